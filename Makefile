@@ -1,0 +1,48 @@
+# Two commands need nothing but Python 3.11, pip, make and a C compiler:
+#   make quickstart   train a small translation model on 2 CPU workers and score it
+#   make test         the test suite
+# Both install into .venv first, once.
+
+PYTHON ?= python3
+VENV   := .venv
+READY  := $(VENV)/.ready
+BIN    := $(VENV)/bin
+
+.PHONY: setup test test-long quickstart lint format clean
+.DEFAULT_GOAL := help
+
+help:
+	@sed -n '1,4p' Makefile | cut -c3-
+	@echo "also: make lint, make format, make test-long (kill-and-resume series, slow system tests), make clean"
+
+setup: $(READY)
+
+$(READY): setup.py constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 9))' || { echo "Python 3.9 or newer is needed (3.11 is tested): make PYTHON=python3.11"; exit 1; }
+	@echo "[1/4] a virtual environment in $(VENV)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "[2/4] build tools"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt pip setuptools wheel numpy cython
+	@echo "[3/4] torch"
+	@$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt torch
+	@echo "[4/4] fairseq and this package (fairseq is compiled here, about 5 minutes the first time)"
+	@$(BIN)/python -m pip install --disable-pip-version-check --no-build-isolation -c constraints.txt -e '.[test]'
+	@touch $(READY)
+
+test: $(READY)
+	@$(BIN)/python -m pytest -m "not long" tests
+
+test-long: $(READY)
+	@$(BIN)/python -m pytest -m long tests
+
+quickstart: $(READY)
+	@PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/translation/quickstart.sh
+
+lint: $(READY)
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+format: $(READY)
+	@$(BIN)/ruff check --fix . && $(BIN)/ruff format .
+
+clean:
+	rm -rf build quickstart-run .pytest_cache .ruff_cache

@@ -1,0 +1,45 @@
+"""What fairseq 0.12 needs on current Python and torch, and to run several workers on CPU.
+
+Each entry below mends one thing, in one file, and has a test in ``tests/compat`` that fails when
+the entry is off.  ``FAIRSEQ_HYBRID_WITHOUT=loading,launch`` switches entries off by name: the
+quickest way to find out whether one of them is behind a problem.
+
+Nothing here runs unless the plugin is loaded.
+"""
+
+from __future__ import annotations
+
+import os
+
+from fairseq_hybrid.compat import checkpoints, collectives, launch, messages, versions
+from fairseq_hybrid.compat.messages import UserError
+
+ENTRIES = {
+    "versions": versions.install,  # say which fairseq and torch this was tested with
+    "quiet": messages.install_quiet,  # hydra's and torch's deprecation warnings about fairseq
+    "options": messages.install_options,  # a wrong option: one line instead of pages of usage
+    "launch": launch.install,  # worker start on CPU, torchrun, dying workers, one-line errors
+    "gather": collectives.install_gather,  # all_gather_list without CUDA buffers
+    "ddp": collectives.install_ddp,  # torch's DistributedDataParallel on CPU
+    "loading": checkpoints.install_loading,  # weights_only with fairseq's classes allow-listed
+    "saving": checkpoints.install_saving,  # files appear under their name only when complete
+}
+
+SWITCH = "FAIRSEQ_HYBRID_WITHOUT"
+
+
+def apply() -> None:
+    """Install every entry that is not switched off; a second call does nothing."""
+    if getattr(apply, "done", False):
+        return
+    off = [name for name in os.environ.get(SWITCH, "").split(",") if name]
+    unknown = sorted(set(off) - set(ENTRIES))
+    if unknown:
+        raise UserError(f"{SWITCH}={','.join(unknown)} is not an entry: use {', '.join(ENTRIES)}")
+    for name, install in ENTRIES.items():
+        if name not in off:
+            install()
+    apply.done = True
+
+
+__all__ = ["ENTRIES", "SWITCH", "UserError", "apply"]

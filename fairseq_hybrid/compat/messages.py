@@ -1,0 +1,96 @@
+"""What a user sees: errors of theirs as one line, no deprecation noise, no pages of usage.
+
+An error is the user's when it says so (``UserError``), when the system refuses a file, or when
+fairseq raises a ``ValueError`` or ``AssertionError`` whose text names an option.  Everything else
+is a bug of ours or of fairseq's and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import re
+import sys
+import types
+import warnings
+
+NOISE = (
+    # (start of the message, category): what fairseq's calls provoke in hydra and torch
+    (r"hydra\.experimental\.\w+\(\) is no longer experimental", UserWarning),
+    (r"\s*The version_base parameter is not specified", UserWarning),
+    (r"In 'config': Usage of deprecated keyword in package header", UserWarning),
+    (r"\s*'config' is validated against ConfigStore schema", UserWarning),
+    (r"\s*The strict flag in the compose API is deprecated", UserWarning),
+    (r"'pin_memory' argument is set as true but no accelerator is found", UserWarning),
+    (r"`broadcast_buffers` is deprecated", FutureWarning),
+    (r"`torch\.cuda\.amp\.\w+\(args\.\.\.\)` is deprecated", FutureWarning),
+)
+
+USAGE_EXIT = 2
+FLAG = re.compile(r"(^|[\s(`'\"])--[a-z]")
+
+
+class UserError(ValueError):
+    """Something the user can put right; the message names the option, the value, the way out."""
+
+
+def program() -> str:
+    """The command as the user typed it, for the start of a message."""
+    return os.path.basename(sys.argv[0]) or "fairseq_hybrid"
+
+
+def user_line(error: BaseException) -> str | None:
+    """One line for an error that is the user's to mend; None for any other error."""
+    text = " ".join(str(error).split())
+    if isinstance(error, UserError):
+        return text
+    if isinstance(error, OSError) and not isinstance(error, (ConnectionError, TimeoutError)):
+        if error.filename is None:
+            return text or None
+        reason = error.strerror or ("not found" if isinstance(error, FileNotFoundError) else "")
+        return f"{error.filename}: {reason.lower()}" if reason else str(error.filename)
+    if isinstance(error, FileNotFoundError):
+        return f"not found: {text}"
+    if isinstance(error, (ValueError, AssertionError)) and FLAG.search(text):
+        return text
+    return None
+
+
+def fail(line: str, code: int = USAGE_EXIT) -> None:
+    """Print one line on stderr and leave."""
+    sys.stdout.flush()
+    print(f"{program()}: error: {line}", file=sys.stderr, flush=True)
+    raise SystemExit(code)
+
+
+class Parser(argparse.ArgumentParser):
+    """fairseq has some hundred options: an error shows the one that is wrong, not all of them."""
+
+    def error(self, message: str) -> None:
+        match = re.match(r"argument (\S+): invalid choice: '?(.*?)'? \(choose from (.*)\)", message)
+        if match:
+            flag, value, listed = match.groups()
+            choices = re.findall(r"[^\s,']+", listed)
+            near = difflib.get_close_matches(value, choices, n=3)
+            hint = f"did you mean {' or '.join(near)}? " if near else ""
+            message = (
+                f"{flag.split('/')[0]} {value} is not known: {hint}"
+                f"{self.prog} --help lists the {len(choices)} choices"
+            )
+        self.exit(USAGE_EXIT, f"{self.prog}: error: {message}\n")
+
+
+def install_quiet() -> None:
+    for start, category in NOISE:
+        warnings.filterwarnings("ignore", message=start, category=category)
+
+
+def install_options() -> None:
+    """Let fairseq build its parsers from ours, without touching argparse for anybody else."""
+    from fairseq import options
+
+    shim = types.ModuleType("argparse")
+    shim.__dict__.update(vars(argparse))
+    shim.ArgumentParser = Parser
+    options.argparse = shim
