@@ -17,6 +17,7 @@ from fairseq_hybrid.compat.messages import UserError
 ENTRIES = {
     "versions": versions.install,  # say which fairseq and torch this was tested with
     "quiet": messages.install_quiet,  # hydra's and torch's deprecation warnings about fairseq
+    "errors": messages.install_errors,  # what the user can mend: one line, no traceback
     "options": messages.install_options,  # a wrong option: one line instead of pages of usage
     "launch": launch.install,  # worker start on CPU, torchrun, dying workers, one-line errors
     "gather": collectives.install_gather,  # all_gather_list without CUDA buffers

@@ -21,12 +21,14 @@ import pickle
 import shutil
 import tempfile
 import zipfile
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from fairseq import checkpoint_utils, file_io
 from fairseq.distributed import utils as distributed_utils
+from omegaconf import OmegaConf
 
 from fairseq_hybrid.compat.messages import UserError
 
@@ -37,7 +39,8 @@ def allowed_classes() -> list[Any]:
     scalar = np.float64(0).__reduce__()[0]
     return [
         argparse.Namespace,  # cfg.model of models without a dataclass, and "args" of old ones
-        distributed_utils._TensorPlaceholder,  # a state on its way to the other workers
+        distributed_utils._TensorPlaceholder,  # in a state on its way to the other workers
+        PackedConfig,  # the same
         scalar,  # a metric or a position that came out of numpy
         (scalar, "numpy.core.multiarray.scalar"),  # the same, written by numpy 1
         np.dtype,
@@ -48,14 +51,18 @@ def allowed_classes() -> list[Any]:
 def load(f: Any, *args: Any, **kwargs: Any) -> Any:
     """``torch.load`` with the safety check on and fairseq's classes allowed; clear refusals."""
     kwargs["weights_only"] = True
-    name = getattr(f, "name", None) or (f if isinstance(f, (str, os.PathLike)) else "the received state")
+    name = getattr(f, "name", None) or (
+        f if isinstance(f, (str, os.PathLike)) else "the received state"
+    )
     try:
         with torch.serialization.safe_globals(allowed_classes()):
             return torch.load(f, *args, **kwargs)
     except pickle.UnpicklingError as error:
         raise UserError(refusal(name, f, error)) from None
-    except (RuntimeError, EOFError, KeyError, zipfile.BadZipFile) as error:
-        if isinstance(error, RuntimeError) and "out of memory" in str(error):
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:  # whatever an unpickler trips over in a broken file
+        if "out of memory" in str(error):
             raise
         raise UserError(unreadable(name)) from error
 
@@ -103,19 +110,41 @@ class SafeTorch:
         return getattr(torch, name)
 
 
+@dataclass(frozen=True)
+class PackedConfig:
+    """A configuration on its way to the other workers, as plain containers."""
+
+    content: Any
+
+
+def pack(obj: Any) -> Any:
+    """Replace configurations, whose pickles are a tangle of omegaconf's inner classes."""
+    if OmegaConf.is_config(obj):
+        return PackedConfig(OmegaConf.to_container(obj, resolve=True, enum_to_str=True))
+    return {k: pack(v) for k, v in obj.items()} if type(obj) is dict else obj
+
+
+def unpack(obj: Any) -> Any:
+    if isinstance(obj, PackedConfig):
+        return OmegaConf.create(obj.content, flags={"allow_objects": True})
+    return {k: unpack(v) for k, v in obj.items()} if type(obj) is dict else obj
+
+
 def broadcast_object_slow(obj: Any, src_rank: int, group: Any, dist_device: torch.device) -> Any:
     """fairseq's, but without copying the bytes one by one, and with the safety check on."""
     is_source = distributed_utils.get_rank(group) == src_rank
     if is_source:
         stream = io.BytesIO()
-        torch.save(obj, stream)
+        torch.save(pack(obj), stream)
         payload = torch.frombuffer(stream.getbuffer(), dtype=torch.uint8).to(dist_device)
     length = torch.tensor([payload.numel() if is_source else 0], device=dist_device)
     distributed_utils.broadcast(length, src=src_rank, group=group)
     if not is_source:
         payload = torch.empty(int(length), dtype=torch.uint8, device=dist_device)
     distributed_utils.broadcast(payload, src=src_rank, group=group)
-    return obj if is_source else load(io.BytesIO(payload.cpu().numpy()), map_location="cpu")
+    if is_source:
+        return obj
+    return unpack(load(io.BytesIO(payload.cpu().numpy()), map_location="cpu"))
 
 
 def install_loading() -> None:
@@ -206,6 +235,10 @@ def finish(last: str) -> None:
 
 fairseq_save = checkpoint_utils.torch_persistent_save
 fairseq_copy = file_io.PathManager.copy
+
+
+def saving_is_ours() -> bool:
+    return file_io.PathManager.copy is copy
 
 
 def install_saving() -> None:

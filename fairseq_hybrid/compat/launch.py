@@ -1,10 +1,9 @@
 """Starting workers: several on one CPU machine, under torchrun, with explicit flags, on GPUs.
 
-fairseq counts CUDA devices to decide how many workers to start.  Here the plan is made first, as
-plain data (``plan``), so that everything wrong with it is said before a process exists.  On one
-machine the parent hosts the rendezvous store on loopback, starts the workers, and watches them: if
-one dies the others are stopped and the command ends with a line that says which one and why.  If
-the parent dies, the kernel takes the workers with it.
+``plan`` says how many workers this command starts.  On one machine the parent hosts the rendezvous
+store on loopback, starts the workers, and watches them: if one dies the others are stopped and the
+command ends with a line that says which one and why.  If the parent dies, the kernel takes the
+workers with it.
 """
 
 from __future__ import annotations
@@ -20,158 +19,20 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from multiprocessing import connection
 from typing import Any
 
 import torch
 from fairseq.distributed import utils as distributed_utils
 
-from fairseq_hybrid.compat import checkpoints
 from fairseq_hybrid.compat.messages import UserError, fail, user_line
+from fairseq_hybrid.compat.plan import LOOPBACK, Plan, address, check, on_cpu, plan, port_taken
 
 logger = logging.getLogger(__name__)
 
-LOOPBACK = "127.0.0.1"
-TORCHRUN = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK")
 TRAINING = ("fairseq_cli.train", "fairseq_cli.hydra_train", "__main__")
 GRACE = 3.0  # seconds a worker has to leave after SIGTERM before it gets SIGKILL
 SETTLE = 1.0  # seconds to wait for the worker that died first, when its peers fail because of it
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How this command takes part in a job."""
-
-    workers: int  # processes to start here; 0: this process is the only worker or one of several
-    first_rank: int = 0
-    distributed: bool = False
-    hosts_store: bool = False  # every worker is started here: the parent keeps the store
-
-
-def on_cpu(cfg: Any) -> bool:
-    return cfg.common.cpu or not torch.cuda.is_available()
-
-
-def plan(cfg: Any, training: bool) -> Plan:
-    """Decide who starts what, writing what fairseq expects into ``cfg.distributed_training``."""
-    dt = cfg.distributed_training
-    if dt.distributed_world_size < 1:
-        raise UserError(
-            f"--distributed-world-size {dt.distributed_world_size} is not a number of workers: "
-            "give 1 or more"
-        )
-    if cfg.common.tpu:
-        return Plan(workers=0)
-    if on_cpu(cfg) and dt.distributed_backend == "nccl":
-        dt.distributed_backend = "gloo"
-    if dt.distributed_init_method is None and training and all(k in os.environ for k in TORCHRUN):
-        return plan_torchrun(cfg)
-    if not on_cpu(cfg):
-        return plan_gpus(dt)
-    return plan_cpus(dt)
-
-
-def plan_torchrun(cfg: Any) -> Plan:
-    dt = cfg.distributed_training
-    dt.distributed_world_size = int(os.environ["WORLD_SIZE"])
-    if dt.distributed_world_size == 1:
-        return Plan(workers=0)
-    dt.distributed_init_method = "env://"
-    dt.distributed_rank = int(os.environ["RANK"])
-    dt.device_id = int(os.environ.get("LOCAL_RANK", 0))
-    dt.distributed_no_spawn = True
-    return Plan(workers=0, distributed=True)
-
-
-def plan_gpus(dt: Any) -> Plan:
-    """fairseq knows how to count GPUs and to read Slurm; only the start is ours."""
-    devices = torch.cuda.device_count()
-    alone = dt.distributed_init_method is None and "SLURM_JOB_NODELIST" not in os.environ
-    if alone and dt.distributed_world_size > devices:
-        raise UserError(
-            f"--distributed-world-size {dt.distributed_world_size} is more than the {devices} GPUs "
-            "of this machine: lower it, or add --cpu"
-        )
-    if dt.distributed_init_method is None:
-        distributed_utils.infer_init_method(dt)
-    if dt.distributed_init_method is None:
-        return Plan(workers=0)
-    if dt.distributed_no_spawn:
-        return Plan(workers=0, distributed=True)
-    return Plan(
-        workers=min(devices, dt.distributed_world_size),
-        first_rank=dt.distributed_rank,
-        distributed=True,
-    )
-
-
-def plan_cpus(dt: Any) -> Plan:
-    world = dt.distributed_world_size
-    in_slurm_step = "SLURM_PROCID" in os.environ and os.environ.get("SLURM_NTASKS") == str(world)
-    if dt.distributed_init_method is None and world > 1 and in_slurm_step and dt.distributed_port > 0:
-        distributed_utils._infer_slurm_init(dt, None)
-    if dt.distributed_init_method is None and world == 1:
-        return Plan(workers=0)
-    if not 0 <= dt.distributed_rank < world:
-        raise UserError(
-            f"--distributed-rank {dt.distributed_rank} does not fit --distributed-world-size "
-            f"{world}: ranks go from 0 to {world - 1}"
-        )
-    if dt.distributed_no_spawn:
-        if dt.distributed_init_method is None:
-            raise UserError(
-                f"--distributed-no-spawn with --distributed-world-size {world} needs "
-                "--distributed-init-method tcp://HOST:PORT (and --distributed-rank), so that the "
-                "workers can find each other"
-            )
-        return Plan(workers=0, distributed=True)
-    # the default of --distributed-num-procs on a machine without GPUs is 1: all that are left
-    left = world - dt.distributed_rank
-    workers = min(dt.distributed_num_procs, left) if dt.distributed_num_procs > 1 else left
-    host, port = address(dt.distributed_init_method)
-    hosts_store = workers == world and host in (None, "localhost", LOOPBACK)
-    if hosts_store and port is not None:
-        dt.distributed_port = port
-    return Plan(
-        workers=workers, first_rank=dt.distributed_rank, distributed=True, hosts_store=hosts_store
-    )
-
-
-def address(init_method: str | None) -> tuple[str | None, int | None]:
-    """Host and port of ``tcp://host:port``."""
-    if init_method is None:
-        return None, None
-    scheme, _, rest = init_method.partition("://")
-    host, _, port = rest.partition("?")[0].rpartition(":")
-    if scheme != "tcp":
-        return scheme, None
-    if not host or not port.isdigit():
-        raise UserError(f"--distributed-init-method {init_method} is not of the form tcp://HOST:PORT")
-    return host, int(port)
-
-
-def check(cfg: Any, training: bool) -> None:
-    """What is wrong with the input and can be seen without starting anything."""
-    data = getattr(cfg.task, "data", None)
-    for path in str(data).split(os.pathsep) if data else []:
-        if "://" not in path and not os.path.isdir(path):
-            raise UserError(f"data folder {path} does not exist: make it with fairseq-preprocess --destdir")
-    if training:
-        check_restore(cfg.checkpoint)
-        from fairseq_hybrid.distributed import backends
-
-        backends.check(cfg)
-
-
-def check_restore(checkpoint: Any) -> None:
-    path = checkpoint.restore_file
-    if path == "checkpoint_last.pt":
-        path = os.path.join(checkpoint.save_dir, path)
-    elif "://" not in path and not os.path.exists(path) and not checkpoint.checkpoint_suffix:
-        raise UserError(f"--restore-file {path} does not exist: correct the path, or leave it out")
-    if os.path.isfile(path) and not checkpoints.looks_complete(path):
-        raise UserError(checkpoints.unreadable(path))
 
 
 def bind_trainer(main: Callable) -> None:
@@ -236,10 +97,6 @@ def loopback_interface() -> str:
     return next((n for n in ("lo", "lo0") if n in names), names[0])
 
 
-def port_taken(port: int | None) -> str:
-    return f"port {port} is in use: choose another --distributed-port, or leave it out to get a free one"
-
-
 def loopback_store(port: int) -> torch.distributed.TCPStore:
     """The workers' meeting place, reachable from this machine only; port <= 0: a free one."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
@@ -287,7 +144,9 @@ def worker_environment(here: Plan, cfg: Any, store: Any) -> dict[str, str]:
         threads = max(1, (cores or 1) // here.workers)
         values["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", str(threads))
         if here.hosts_store:
-            values["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", loopback_interface())
+            values["GLOO_SOCKET_IFNAME"] = os.environ.get(
+                "GLOO_SOCKET_IFNAME", loopback_interface()
+            )
     return values
 
 
@@ -400,12 +259,12 @@ def explain(failed: list[int], workers: list, lines: list, first_rank: int) -> N
 
     index = min(failed, key=severity)
     code, report = workers[index].exitcode, lines[index]
+    who = f"worker {first_rank + index} (pid {workers[index].pid})"
     if code < 0:
         name = signal.Signals(-code).name if -code in list(signal.Signals) else "unknown"
         fail(
-            f"worker {first_rank + index} (pid {workers[index].pid}) died: killed by signal {-code} "
-            f"({name}); the other {len(workers) - 1} were stopped; what was saved is intact: "
-            "the same command resumes from it",
+            f"{who} died: killed by signal {-code} ({name}); the other {len(workers) - 1} were "
+            "stopped; what was saved is intact: the same command resumes from it",
             code=1,
         )
     if report is not None and report[0] is not None:
@@ -413,8 +272,8 @@ def explain(failed: list[int], workers: list, lines: list, first_rank: int) -> N
     if report is not None:
         sys.stderr.write(report[1])
         last = report[1].strip().splitlines()[-1]
-        fail(f"worker {first_rank + index} failed: {last}; the others were stopped", code=1)
-    fail(f"worker {first_rank + index} ended with exit code {code}; the others were stopped", code=code)
+        fail(f"{who} failed: {last}; the others were stopped", code=1)
+    fail(f"{who} ended with exit code {code}; the others were stopped", code=code)
 
 
 fairseq_call_main = distributed_utils.call_main

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import logging
 import os
 import re
 import sys
@@ -81,9 +82,24 @@ class Parser(argparse.ArgumentParser):
         self.exit(USAGE_EXIT, f"{self.prog}: error: {message}\n")
 
 
+def install_errors() -> None:
+    """One line also where no ``call_main`` is in the way: fairseq-generate, a model's options."""
+    previous = sys.excepthook
+
+    def hook(kind, error, trace):
+        line = user_line(error)
+        if line is None:
+            previous(kind, error, trace)
+        else:
+            print(f"{program()}: error: {line}", file=sys.stderr, flush=True)
+
+    sys.excepthook = hook
+
+
 def install_quiet() -> None:
     for start, category in NOISE:
         warnings.filterwarnings("ignore", message=start, category=category)
+    logging.getLogger("hydra").setLevel(logging.INFO)
 
 
 def install_options() -> None:

@@ -55,6 +55,13 @@ def register_backend(
     return register
 
 
+def ddp_backend_field() -> dataclasses.Field:
+    return configs.DistributedTrainingConfig.__dataclass_fields__["ddp_backend"]
+
+
+fairseq_help = ddp_backend_field().metadata["help"]
+
+
 def publish() -> None:
     """Give fairseq the list of choices: the dataclass field and hydra's copy of it.
 
@@ -70,12 +77,11 @@ def publish() -> None:
         config.__annotations__["ddp_backend"] = choices
         config.__dataclass_fields__["ddp_backend"].type = choices
     ours = "; ".join(f"{b.name}: {b.help}" for b in BACKENDS.values())
-    field = configs.DistributedTrainingConfig.__dataclass_fields__["ddp_backend"]
+    field = ddp_backend_field()
     field.metadata = {"help": f"DistributedDataParallel backend ({ours})" if ours else fairseq_help}
     hydra_init()
 
 
-fairseq_help = configs.DistributedTrainingConfig.__dataclass_fields__["ddp_backend"].metadata["help"]
 fairseq_wrap = models.DistributedFairseqModel
 
 

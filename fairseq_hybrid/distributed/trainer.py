@@ -34,12 +34,16 @@ class HybridTrainer(Trainer):
         saved = super().save_checkpoint(filename, extra_state)
         cfg = self.cfg.checkpoint
         resumable = "train_iterator" in extra_state  # not so in the dump after a crash
-        if saved and resumable and not (cfg.no_last_checkpoints or cfg.write_checkpoints_asynchronously):
+        if (
+            saved
+            and resumable
+            and not (cfg.no_last_checkpoints or cfg.write_checkpoints_asynchronously)
+        ):
             checkpoints.announce(saved, self.last_checkpoint)
         return saved
 
     def load_checkpoint(self, filename: str, *args: Any, **kwargs: Any) -> dict[str, Any] | None:
-        if self.should_save_checkpoint_on_current_rank:
+        if self.should_save_checkpoint_on_current_rank and checkpoints.saving_is_ours():
             checkpoints.finish(self.last_checkpoint)
         if self.data_parallel_world_size > 1:
             torch.distributed.barrier(self.data_parallel_process_group)

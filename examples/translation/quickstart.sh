@@ -1,0 +1,103 @@
+#!/usr/bin/env bash
+# From nothing to a scored translation model on 2 CPU workers, German to English.
+#
+#   make quickstart                                  (sets up .venv, then runs this)
+#   OUT=/tmp/try WORKERS=1 bash examples/translation/quickstart.sh
+#
+# The text is made by `python -m fairseq_hybrid.corpus`, so nothing is downloaded. Every step is
+# skipped if its result is there; training resumes from its last checkpoint.
+# Expected on 2 cores: see the README.
+set -euo pipefail
+
+HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+ROOT=$(cd "$HERE/../.." && pwd)
+OUT=${OUT:-$ROOT/quickstart-run}
+WORKERS=${WORKERS:-2}
+UPDATES=${UPDATES:-1200}
+SENTENCES=${SENTENCES:-30000}
+SUBWORDS=${SUBWORDS:-4000}
+SEED=${SEED:-1}
+BACKEND=${BACKEND:-legacy_ddp}
+PLUGIN=$ROOT/fairseq_hybrid
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
+
+say() { printf '\n== %s\n' "$*"; }
+# run a step with its full output in a log file, showing only lines that match a pattern
+logged() {
+  local log=$1 show=$2 status=0
+  shift 2
+  "$@" 2>&1 | tee -a "$log" | { grep --line-buffered -E "$show" || true; } || status=$?
+  if [ "$status" -ne 0 ]; then
+    echo "failed; the end of $log:" >&2
+    tail -n 5 "$log" >&2
+    exit "$status"
+  fi
+}
+
+mkdir -p "$OUT"
+
+say "1/5  text: $SENTENCES sentence pairs of the embedded corpus"
+[ -e "$OUT/text/done" ] || {
+  python -m fairseq_hybrid.corpus "$OUT/text" --seed "$SEED" --train "$SENTENCES" 2>> "$OUT/prepare.log"
+  touch "$OUT/text/done"
+}
+paste -d '\n' <(head -n 2 "$OUT/text/train.de" | sed 's/^/  de: /') \
+              <(head -n 2 "$OUT/text/train.en" | sed 's/^/  en: /')
+
+say "2/5  sentencepiece: $SUBWORDS pieces for both languages"
+python "$HERE/pieces.py" train "$OUT/pieces" "$SUBWORDS" "$OUT/text/train.de" "$OUT/text/train.en" \
+  2>> "$OUT/prepare.log"
+mkdir -p "$OUT/encoded"
+for split in train valid test; do
+  for lang in de en; do
+    python "$HERE/pieces.py" encode "$OUT/pieces" "$OUT/text/$split.$lang" "$OUT/encoded/$split.$lang"
+  done
+done
+head -n 1 "$OUT/encoded/train.de" | sed 's/^/  de: /'
+
+say "3/5  fairseq-preprocess"
+[ -e "$OUT/data/done" ] || {
+  rm -rf "$OUT/data"
+  logged "$OUT/prepare.log" 'sents,' \
+    fairseq-preprocess --source-lang de --target-lang en --joined-dictionary \
+    --trainpref "$OUT/encoded/train" --validpref "$OUT/encoded/valid" \
+    --testpref "$OUT/encoded/test" --destdir "$OUT/data" --workers 2
+  touch "$OUT/data/done"
+}
+
+say "4/5  fairseq-train: hybrid_lstm, $UPDATES updates, $WORKERS workers, $BACKEND"
+started=$(date +%s)
+logged "$OUT/train.log" ' \| (train_inner|valid) \||Loaded checkpoint' \
+  fairseq-train "$OUT/data" --user-dir "$PLUGIN" --cpu \
+  --arch hybrid_lstm --encoder-bidirectional-first --share-all-embeddings \
+  --encoder-layers 2 --decoder-layers 2 --encoder-embed-dim 192 --encoder-hidden-size 256 \
+  --dropout 0.1 \
+  --distributed-world-size "$WORKERS" --ddp-backend "$BACKEND" --num-workers 0 \
+  --optimizer adam --lr 0.003 --clip-norm 1.0 --lr-scheduler inverse_sqrt --warmup-updates 200 \
+  --criterion label_smoothed_cross_entropy --label-smoothing 0.1 \
+  --max-tokens 2400 --max-update "$UPDATES" --seed "$SEED" \
+  --save-dir "$OUT/checkpoints" --save-interval-updates 200 --keep-interval-updates 1 \
+  --no-epoch-checkpoints --log-format simple --log-interval 50
+seconds=$(($(date +%s) - started))
+
+say "5/5  fairseq-generate: beam 5 on the test set"
+logged "$OUT/generate.log" 'Translated' \
+  fairseq-generate "$OUT/data" --user-dir "$PLUGIN" --cpu --gen-subset test \
+  --path "$OUT/checkpoints/checkpoint_best.pt" --beam 5 --max-tokens 4000 \
+  --remove-bpe sentencepiece --results-path "$OUT/output"
+grep '^H-' "$OUT/output/generate-test.txt" | LC_ALL=C sort -t- -k2n | cut -f3 > "$OUT/test.hypothesis.en"
+
+say "samples"
+for line in 1 2 3 4; do
+  for part in "source:text/test.de" "output:test.hypothesis.en" "wanted:text/test.en"; do
+    printf '  %s  %s\n' "${part%%:*}" "$(sed -n "${line}p" "$OUT/${part#*:}")"
+  done
+  echo
+done
+
+say "result"
+sacrebleu "$OUT/text/test.en" -i "$OUT/test.hypothesis.en" -m bleu -f text -w 2 | sed 's/^/  /'
+speed=$(sed -nE 's/.*\| train \|.* wps ([0-9.]+).*/\1/p' "$OUT/train.log" | tail -n 1)
+echo "  training: ${seconds} s this time, ${speed:-?} target tokens/s on $WORKERS workers"
+echo "  model:    $OUT/checkpoints/checkpoint_best.pt"
+echo "  output:   $OUT/test.hypothesis.en   (logs: $OUT/*.log)"

@@ -1,0 +1,177 @@
+"""What this command has to do with workers, decided and checked before any process exists.
+
+fairseq counts CUDA devices to decide how many workers to start.  Here the decision is plain data
+(``Plan``), made from the options, torchrun's or Slurm's variables and the devices there are.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from fairseq.distributed import utils as distributed_utils
+
+from fairseq_hybrid.compat import checkpoints
+from fairseq_hybrid.compat.messages import UserError
+
+LOOPBACK = "127.0.0.1"
+TORCHRUN = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How this command takes part in a job."""
+
+    workers: int  # processes to start here; 0: this process is the only worker or one of several
+    first_rank: int = 0
+    distributed: bool = False
+    hosts_store: bool = False  # every worker is started here: the parent keeps the store
+
+
+def on_cpu(cfg: Any) -> bool:
+    return cfg.common.cpu or not torch.cuda.is_available()
+
+
+def plan(cfg: Any, training: bool) -> Plan:
+    """Decide who starts what, writing what fairseq expects into ``cfg.distributed_training``."""
+    dt = cfg.distributed_training
+    if dt.distributed_world_size < 1:
+        raise UserError(
+            f"--distributed-world-size {dt.distributed_world_size} is not a number of workers: "
+            "give 1 or more"
+        )
+    if cfg.common.tpu:
+        return Plan(workers=0)
+    if on_cpu(cfg) and dt.distributed_backend == "nccl":
+        dt.distributed_backend = "gloo"
+    if dt.distributed_init_method is None and training and all(k in os.environ for k in TORCHRUN):
+        return plan_torchrun(cfg)
+    if not on_cpu(cfg):
+        return plan_gpus(dt)
+    return plan_cpus(dt)
+
+
+def plan_torchrun(cfg: Any) -> Plan:
+    dt = cfg.distributed_training
+    dt.distributed_world_size = int(os.environ["WORLD_SIZE"])
+    if dt.distributed_world_size == 1:
+        return Plan(workers=0)
+    dt.distributed_init_method = "env://"
+    dt.distributed_rank = int(os.environ["RANK"])
+    dt.device_id = int(os.environ.get("LOCAL_RANK", 0))
+    dt.distributed_no_spawn = True
+    return Plan(workers=0, distributed=True)
+
+
+def plan_gpus(dt: Any) -> Plan:
+    """fairseq knows how to count GPUs and to read Slurm; only the start is ours."""
+    devices = torch.cuda.device_count()
+    alone = dt.distributed_init_method is None and "SLURM_JOB_NODELIST" not in os.environ
+    if alone and dt.distributed_world_size > devices:
+        raise UserError(
+            f"--distributed-world-size {dt.distributed_world_size} is more than the {devices} GPUs "
+            "of this machine: lower it, or add --cpu"
+        )
+    if dt.distributed_init_method is None:
+        distributed_utils.infer_init_method(dt)
+    if dt.distributed_init_method is None:
+        return Plan(workers=0)
+    if dt.distributed_no_spawn:
+        return Plan(workers=0, distributed=True)
+    return Plan(
+        workers=min(devices, dt.distributed_world_size),
+        first_rank=dt.distributed_rank,
+        distributed=True,
+    )
+
+
+def plan_cpus(dt: Any) -> Plan:
+    world = dt.distributed_world_size
+    in_slurm_step = "SLURM_PROCID" in os.environ and os.environ.get("SLURM_NTASKS") == str(world)
+    if dt.distributed_init_method is None and in_slurm_step and dt.distributed_port > 0:
+        distributed_utils._infer_slurm_init(dt, None)
+    if dt.distributed_init_method is None and world == 1:
+        return Plan(workers=0)
+    if not 0 <= dt.distributed_rank < world:
+        raise UserError(
+            f"--distributed-rank {dt.distributed_rank} does not fit --distributed-world-size "
+            f"{world}: ranks go from 0 to {world - 1}"
+        )
+    if dt.distributed_no_spawn:
+        if dt.distributed_init_method is None:
+            raise UserError(
+                f"--distributed-no-spawn with --distributed-world-size {world} needs "
+                "--distributed-init-method tcp://HOST:PORT (and --distributed-rank), so that the "
+                "workers can find each other"
+            )
+        return Plan(workers=0, distributed=True)
+    # the default of --distributed-num-procs on a machine without GPUs is 1: all that are left
+    left = world - dt.distributed_rank
+    workers = min(dt.distributed_num_procs, left) if dt.distributed_num_procs > 1 else left
+    host, port = address(dt.distributed_init_method)
+    hosts_store = workers == world and host in (None, "localhost", LOOPBACK)
+    if hosts_store and port is not None:
+        dt.distributed_port = port
+    return Plan(
+        workers=workers, first_rank=dt.distributed_rank, distributed=True, hosts_store=hosts_store
+    )
+
+
+def address(init_method: str | None) -> tuple[str | None, int | None]:
+    """Host and port of ``tcp://host:port``."""
+    if init_method is None:
+        return None, None
+    scheme, _, rest = init_method.partition("://")
+    host, _, port = rest.partition("?")[0].rpartition(":")
+    if scheme != "tcp":
+        return scheme, None
+    if not host or not port.isdigit():
+        raise UserError(
+            f"--distributed-init-method {init_method} is not of the form tcp://HOST:PORT"
+        )
+    return host, int(port)
+
+
+def check(cfg: Any, training: bool) -> None:
+    """What is wrong with the input and can be seen without starting anything."""
+    check_data(cfg.task)
+    if training:
+        check_restore(cfg.checkpoint)
+        from fairseq_hybrid.distributed import backends
+
+        backends.check(cfg)
+
+
+def check_data(task: Any) -> None:
+    """The folders named on the command line are there and hold what preprocessing makes."""
+    paths = str(getattr(task, "data", None) or "").split(os.pathsep)
+    for path in [p for p in paths if p and "://" not in p]:
+        how = f"make it with fairseq-preprocess --destdir {path}"
+        if not os.path.isdir(path):
+            raise UserError(f"data folder {path} does not exist: {how}")
+        dictionaries = glob.glob(glob.escape(path) + "/dict*.txt")
+        if (
+            getattr(task, "_name", None) in ("translation", "language_modeling")
+            and not dictionaries
+        ):
+            raise UserError(f"data folder {path} holds no dictionary (dict.*.txt): {how}")
+
+
+def check_restore(checkpoint: Any) -> None:
+    path = checkpoint.restore_file
+    if path == "checkpoint_last.pt":
+        path = os.path.join(checkpoint.save_dir, path)
+    elif "://" not in path and not os.path.exists(path) and not checkpoint.checkpoint_suffix:
+        raise UserError(f"--restore-file {path} does not exist: correct the path, or leave it out")
+    if os.path.isfile(path) and not checkpoints.looks_complete(path):
+        raise UserError(checkpoints.unreadable(path))
+
+
+def port_taken(port: int | None) -> str:
+    return (
+        f"port {port} is in use: choose another --distributed-port, or leave it out to get a "
+        "free one"
+    )

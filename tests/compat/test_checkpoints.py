@@ -1,0 +1,244 @@
+"""Checkpoints: what may be inside one, and what is left of it after a kill."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import pickle
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from jobs import USER_DIR, run, train
+
+import fairseq_hybrid  # noqa: F401
+from fairseq_hybrid.compat import UserError, checkpoints
+
+
+class Malice:
+    """Unpickling this creates a file: proof that code from the checkpoint ran."""
+
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return (os.system, (f"touch {self.path}",))
+
+
+@pytest.fixture(scope="module")
+def trained(data, tmp_path_factory):
+    """A folder with the checkpoints of a short run."""
+    folder = tmp_path_factory.mktemp("trained")
+    train(data, folder, "--max-update", 2).ok()
+    return folder
+
+
+@pytest.fixture
+def copy(trained, tmp_path):
+    return shutil.copytree(trained, tmp_path / "copy")
+
+
+def generate(data, path, **env):
+    return run(
+        *("fairseq-generate", data, "--user-dir", USER_DIR, "--path", path, "--cpu"),
+        *("--batch-size", "20", "--beam", "2", "--max-len-b", "10"),
+        **env,
+    )
+
+
+def test_malicious_pickle_does_not_run_when_generating(data, tmp_path):
+    trace = tmp_path / "ran"
+    bad = tmp_path / "bad.pt"
+    torch.save({"model": {}, "extra": Malice(trace)}, bad)
+    result = generate(data, bad)
+    assert "is refused: it holds posix.system" in result.error()
+    assert not trace.exists()
+
+
+def test_malicious_pickle_does_not_run_when_resuming_on_two_workers(data, copy, tmp_path):
+    trace = tmp_path / "ran"
+    state = checkpoints.load(str(copy / "checkpoint_last.pt"))
+    state["extra_state"]["malice"] = Malice(trace)
+    torch.save(state, copy / "checkpoint_last.pt")
+    result = train(data, copy, "--max-update", 4, "--distributed-world-size", 2)
+    assert "is refused: it holds posix.system" in result.error()
+    assert not trace.exists()
+
+
+def test_the_pickle_used_here_does_run_when_nothing_stops_it(tmp_path):
+    trace = tmp_path / "ran"
+    pickle.loads(pickle.dumps(Malice(trace)))
+    assert trace.exists()
+
+
+def test_fairseqs_own_checkpoint_is_refused_without_the_entry(data, trained):
+    result = generate(data, trained / "checkpoint_best.pt", FAIRSEQ_HYBRID_WITHOUT="loading")
+    assert result.code != 0
+    assert "Weights only load failed" in result.err
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        argparse.Namespace(arch="lstm", lr=[0.1]),
+        np.float64(1.5),
+        np.float32(1.5),
+        np.int64(3),
+        {"a": torch.ones(2), "b": [1, "x", None, (True, 2.0)]},
+    ],
+)
+def test_what_fairseq_stores_loads_with_the_check_on(tmp_path, value):
+    torch.save(value, tmp_path / "x.pt")
+    loaded = checkpoints.load(str(tmp_path / "x.pt"))
+    assert str(loaded) == str(value)
+    assert type(loaded) is type(value)
+
+
+def test_the_check_cannot_be_switched_off_by_the_caller(tmp_path):
+    torch.save(Malice(tmp_path / "ran"), tmp_path / "x.pt")
+    with pytest.raises(UserError, match=r"posix\.system"):
+        checkpoints.load(str(tmp_path / "x.pt"), weights_only=False)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("keep", [0.0, 0.3, 0.999])
+def test_truncated_checkpoint_is_one_line(data, copy, keep):
+    last = copy / "checkpoint_last.pt"
+    content = last.read_bytes()
+    last.write_bytes(content[: int(len(content) * keep)])
+    result = train(data, copy, "--max-update", 4, "--distributed-world-size", 2)
+    line = result.error()
+    assert str(last) in line
+    assert "cannot be read" in line
+    assert "--restore-file" in line
+    assert "distributed init" not in result.out, "no worker should have started"
+
+
+def test_garbage_checkpoint_is_one_line(data, tmp_path):
+    (tmp_path / "x.pt").write_bytes(b"this is not a checkpoint" * 100)
+    result = generate(data, tmp_path / "x.pt")
+    line = result.error()
+    assert "cannot be read" in line
+
+
+def test_missing_checkpoint_is_one_line(data, tmp_path):
+    result = generate(data, tmp_path / "no.pt")
+    line = result.error()
+    assert "no.pt" in line
+
+
+def test_other_commands_read_our_checkpoints(data, trained):
+    best = str(trained / "checkpoint_best.pt")
+    generated = generate(data, best).ok()
+    assert "BLEU4 = " in generated.out
+    validated = run(
+        *("fairseq-validate", data, "--user-dir", USER_DIR, "--path", best, "--cpu"),
+        *("--batch-size", "20", "--task", "translation"),
+    ).ok()
+    assert "loss" in validated.out
+    question = data / "question.txt"
+    question.write_text("der Hund schläft .\n")
+    talked = run(
+        *("fairseq-hybrid-interactive", data, "--path", best, "--cpu", "--beam", "2"),
+        *("--input", question),
+    ).ok()
+    assert "\nH-0\t" in talked.out
+
+
+def test_language_model_trains_resumes_and_evaluates(text, tmp_path):
+    run(
+        *("fairseq-preprocess", "--only-source", "--trainpref", text / "train.en"),
+        *("--validpref", text / "valid.en", "--testpref", text / "test.en"),
+        *("--destdir", tmp_path / "lm", "--nwordssrc", "300"),
+    ).ok()
+    command = (
+        *("fairseq-train", tmp_path / "lm", "--user-dir", USER_DIR, "--task", "language_modeling"),
+        *("--arch", "lstm_lm", "--decoder-embed-dim", "16", "--decoder-hidden-size", "16"),
+        *("--decoder-out-embed-dim", "16", "--cpu", "--optimizer", "adam", "--lr", "0.01"),
+        *("--tokens-per-sample", "20", "--batch-size", "8", "--save-dir", tmp_path / "save"),
+        *("--distributed-world-size", "2", "--log-format", "json", "--log-interval", "1"),
+    )
+    run(*command, "--max-update", "3").ok()
+    resumed = run(*command, "--max-update", "5").ok()
+    assert "Loaded checkpoint" in resumed.out
+    evaluated = run(
+        *("fairseq-eval-lm", tmp_path / "lm", "--user-dir", USER_DIR, "--cpu"),
+        *("--path", tmp_path / "save" / "checkpoint_best.pt", "--batch-size", "4"),
+    ).ok()
+    assert "Perplexity:" in evaluated.all
+
+
+def test_a_copy_that_breaks_off_leaves_the_old_file(tmp_path, monkeypatch):
+    (tmp_path / "new").write_bytes(b"n" * 1000)
+    (tmp_path / "last.pt").write_bytes(b"old")
+
+    def broken(source, target, size):
+        target.write(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoints.shutil, "copyfileobj", broken)
+    with pytest.raises(OSError, match="No space"):
+        checkpoints.copy(str(tmp_path / "new"), str(tmp_path / "last.pt"))
+    assert (tmp_path / "last.pt").read_bytes() == b"old"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["last.pt", "new"]
+
+
+def test_a_save_that_breaks_off_leaves_the_old_file(tmp_path):
+    path = tmp_path / "x.pt"
+    checkpoints.save({"a": 1}, str(path))
+    with pytest.raises((pickle.PicklingError, AttributeError, TypeError)):
+        checkpoints.save({"a": lambda: 1}, str(path))
+    assert checkpoints.load(str(path)) == {"a": 1}
+    assert [p.name for p in tmp_path.iterdir()] == ["x.pt"]
+
+
+def test_a_save_cut_off_before_the_copy_is_finished_by_the_next_start(tmp_path):
+    last = tmp_path / "checkpoint_last.pt"
+    checkpoints.save({"update": 10}, str(last))
+    checkpoints.save({"update": 20}, str(tmp_path / "checkpoint_1_20.pt"))
+    checkpoints.announce(str(tmp_path / "checkpoint_1_20.pt"), str(last))
+    (tmp_path / "checkpoint_1_30.pt.abc.tmp").write_bytes(b"half a file")
+    checkpoints.finish(str(last))
+    assert checkpoints.load(str(last)) == {"update": 20}
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint_1_20.pt", last.name]
+
+
+def test_a_finished_copy_leaves_nothing_pending(tmp_path):
+    names = ["checkpoint_1_20.pt", "checkpoint_last.pt"]
+    saved, last = (str(tmp_path / name) for name in names)
+    checkpoints.save({"update": 20}, saved)
+    checkpoints.announce(saved, last)
+    checkpoints.copy(saved, last)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "checkpoint_1_20.pt",
+        "checkpoint_last.pt",
+    ]
+    assert not os.path.samefile(saved, last)
+
+
+def test_fairseq_copies_in_place_without_the_entry(data, tmp_path):
+    """What the entry mends: the file keeps its inode, so a kill in between spoils it."""
+    flags = ("--save-interval-updates", 1, "--no-epoch-checkpoints")
+    inodes = {}
+    for off in ("", "saving"):
+        folder = tmp_path / (off or "on")
+        inodes[off] = []
+        for updates in (1, 2):
+            train(data, folder, *flags, "--max-update", updates, FAIRSEQ_HYBRID_WITHOUT=off).ok()
+            inodes[off].append((folder / "checkpoint_last.pt").stat().st_ino)
+    assert inodes["saving"][0] == inodes["saving"][1]
+    assert inodes[""][0] != inodes[""][1]
+
+
+def test_pack_and_unpack_keep_a_configuration():
+    from omegaconf import OmegaConf
+
+    cfg = OmegaConf.create({"a": {"b": [1, 2]}, "c": None})
+    stream = io.BytesIO()
+    torch.save(checkpoints.pack({"cfg": cfg, "n": 1}), stream)
+    stream.seek(0)
+    state = checkpoints.unpack(checkpoints.load(stream))
+    assert state == {"cfg": cfg, "n": 1}
+    assert OmegaConf.is_config(state["cfg"])
