@@ -27,7 +27,7 @@ setup(
         "sacrebleu",
         "sentencepiece",
     ],
-    extras_require={"test": ["pytest", "pytest-timeout", "ruff"]},
+    extras_require={"test": ["pytest", "pytest-timeout", "pytest-xdist", "ruff"]},
     entry_points={
         "console_scripts": [
             *(f"fairseq-hybrid-{command} = fairseq_hybrid.cli:main" for command in COMMANDS),
