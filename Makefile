@@ -30,13 +30,13 @@ $(READY): setup.py constraints.txt
 	@touch $(READY)
 
 test: $(READY)
-	@$(BIN)/python -m pytest -m "not long" tests
+	@$(BIN)/python -m pytest -n 2 --dist loadfile -m "not long" tests
 
 test-long: $(READY)
 	@$(BIN)/python -m pytest -m long tests
 
 quickstart: $(READY)
-	@PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/translation/quickstart.sh
+	@bash examples/translation/quickstart.sh
 
 lint: $(READY)
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -9,30 +9,14 @@
 # Expected on 2 cores: see the README.
 set -euo pipefail
 
-HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-ROOT=$(cd "$HERE/../.." && pwd)
+source "$(dirname "${BASH_SOURCE[0]}")/tools.sh"
 OUT=${OUT:-$ROOT/quickstart-run}
 WORKERS=${WORKERS:-2}
-UPDATES=${UPDATES:-1200}
+UPDATES=${UPDATES:-500}
 SENTENCES=${SENTENCES:-30000}
 SUBWORDS=${SUBWORDS:-4000}
 SEED=${SEED:-1}
 BACKEND=${BACKEND:-legacy_ddp}
-PLUGIN=$ROOT/fairseq_hybrid
-export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
-
-say() { printf '\n== %s\n' "$*"; }
-# run a step with its full output in a log file, showing only lines that match a pattern
-logged() {
-  local log=$1 show=$2 status=0
-  shift 2
-  "$@" 2>&1 | tee -a "$log" | { grep --line-buffered -E "$show" || true; } || status=$?
-  if [ "$status" -ne 0 ]; then
-    echo "failed; the end of $log:" >&2
-    tail -n 5 "$log" >&2
-    exit "$status"
-  fi
-}
 
 mkdir -p "$OUT"
 
@@ -45,12 +29,12 @@ paste -d '\n' <(head -n 2 "$OUT/text/train.de" | sed 's/^/  de: /') \
               <(head -n 2 "$OUT/text/train.en" | sed 's/^/  en: /')
 
 say "2/5  sentencepiece: $SUBWORDS pieces for both languages"
-python "$HERE/pieces.py" train "$OUT/pieces" "$SUBWORDS" "$OUT/text/train.de" "$OUT/text/train.en" \
+python "$PIECES" train "$OUT/pieces" "$SUBWORDS" "$OUT/text/train.de" "$OUT/text/train.en" \
   2>> "$OUT/prepare.log"
 mkdir -p "$OUT/encoded"
 for split in train valid test; do
   for lang in de en; do
-    python "$HERE/pieces.py" encode "$OUT/pieces" "$OUT/text/$split.$lang" "$OUT/encoded/$split.$lang"
+    python "$PIECES" encode "$OUT/pieces" "$OUT/text/$split.$lang" "$OUT/encoded/$split.$lang"
   done
 done
 head -n 1 "$OUT/encoded/train.de" | sed 's/^/  de: /'
@@ -85,7 +69,7 @@ logged "$OUT/generate.log" 'Translated' \
   fairseq-generate "$OUT/data" --user-dir "$PLUGIN" --cpu --gen-subset test \
   --path "$OUT/checkpoints/checkpoint_best.pt" --beam 5 --max-tokens 4000 \
   --remove-bpe sentencepiece --results-path "$OUT/output"
-grep '^H-' "$OUT/output/generate-test.txt" | LC_ALL=C sort -t- -k2n | cut -f3 > "$OUT/test.hypothesis.en"
+hypotheses "$OUT/output/generate-test.txt" > "$OUT/test.hypothesis.en"
 
 say "samples"
 for line in 1 2 3 4; do

@@ -43,6 +43,9 @@ def allowed_classes() -> list[Any]:
         PackedConfig,  # the same
         scalar,  # a metric or a position that came out of numpy
         (scalar, "numpy.core.multiarray.scalar"),  # the same, written by numpy 1
+        np.ndarray,  # counts behind --eval-bleu, in the metrics
+        np.empty(0).__reduce__()[0],
+        (np.empty(0).__reduce__()[0], "numpy.core.multiarray._reconstruct"),
         np.dtype,
         *dict.fromkeys(scalar_dtypes),
     ]

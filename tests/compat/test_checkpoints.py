@@ -86,6 +86,7 @@ def test_fairseqs_own_checkpoint_is_refused_without_the_entry(data, trained):
         np.float64(1.5),
         np.float32(1.5),
         np.int64(3),
+        np.arange(4),
         {"a": torch.ones(2), "b": [1, "x", None, (True, 2.0)]},
     ],
 )

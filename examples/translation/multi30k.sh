@@ -1,0 +1,145 @@
+#!/usr/bin/env bash
+# Multi30k, German to English: prepare, train, translate test2016, detokenised sacreBLEU.
+#
+#   MULTI30K=folder bash examples/translation/multi30k.sh      train, valid and test2016 .de and .en
+#   bash examples/translation/multi30k.sh                      downloads them (github.com/multi30k)
+#   bash examples/translation/multi30k.sh --dry-run            prints the commands only
+#
+# Every step is skipped if its result is there; training goes on from its last checkpoint. Settings
+# are environment variables; these are the ones worth changing:
+#
+#   OUT=folder      everything is written here            WORKERS=1      training processes
+#   SAVE=folder     checkpoints, translation and score    BACKEND=...    --ddp-backend
+#   SUBWORDS=6000   joint sentencepiece vocabulary        SEED=1
+#   MODEL="--arch hybrid_lstm ..."    all options of the model
+#   EXTRA="..."     more fairseq-train options, e.g. "--max-epoch 2" for a try
+#   AVERAGE=5       average so many of the best checkpoints (1: take the best)
+#
+# fairseq's own model of the same size:
+#   SAVE=lstm-run MODEL="--arch lstm --encoder-embed-dim 256 --encoder-hidden-size 256
+#     --encoder-layers 2 --decoder-embed-dim 256 --decoder-hidden-size 256 --decoder-layers 2
+#     --decoder-out-embed-dim 256 --share-all-embeddings --dropout 0.3" bash .../multi30k.sh
+set -euo pipefail
+
+source "$(dirname "${BASH_SOURCE[0]}")/tools.sh"
+OUT=${OUT:-$ROOT/multi30k-run}
+SAVE=${SAVE:-$OUT/model}
+SUBWORDS=${SUBWORDS:-6000}
+SEED=${SEED:-1}
+WORKERS=${WORKERS:-1}
+BACKEND=${BACKEND:-legacy_ddp}
+AVERAGE=${AVERAGE:-5}
+MODEL=${MODEL:-"--arch hybrid_lstm --encoder-embed-dim 256 --encoder-hidden-size 256
+  --encoder-layers 2 --encoder-bidirectional-first --share-all-embeddings --dropout 0.3"}
+EXTRA=${EXTRA:-}
+URL=https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw
+PREPARED=$OUT/data-$SUBWORDS
+
+case "${1:-}" in
+  --dry-run) DRY=1 ;;
+  "") ;;
+  *) echo "multi30k.sh: unknown argument $1: only --dry-run is known, settings are variables" >&2; exit 2 ;;
+esac
+
+fetch() { # NAME_THERE NAME_HERE
+  [ -e "$MULTI30K/$2" ] && return
+  run curl -fsSL --retry 3 -o "$MULTI30K/$2.gz" "$URL/$1.gz"
+  run gunzip "$MULTI30K/$2.gz"
+}
+
+[ -n "$DRY" ] || mkdir -p "$OUT" "$SAVE"
+
+say "1/5  text"
+if [ -z "${MULTI30K:-}" ]; then
+  MULTI30K=$OUT/text
+  run mkdir -p "$MULTI30K"
+  for lang in de en; do
+    fetch "train.$lang" "train.$lang"
+    fetch "val.$lang" "valid.$lang"
+    fetch "test_2016_flickr.$lang" "test2016.$lang"
+  done
+fi
+for file in {train,valid,test2016}.{de,en}; do
+  [ -n "$DRY" ] || [ -e "$MULTI30K/$file" ] || {
+    echo "MULTI30K=$MULTI30K has no $file: give a folder with train, valid and test2016 .de and .en" >&2
+    exit 1
+  }
+done
+echo "  $MULTI30K"
+
+say "2/5  sentencepiece ($SUBWORDS pieces for both languages) and fairseq-preprocess"
+if [ ! -e "$PREPARED/done" ]; then
+  run mkdir -p "$PREPARED/encoded"
+  run python "$PIECES" train "$PREPARED/pieces" "$SUBWORDS" "$MULTI30K/train.de" "$MULTI30K/train.en"
+  for split in train valid test2016; do
+    for lang in de en; do
+      run python "$PIECES" encode "$PREPARED/pieces" "$MULTI30K/$split.$lang" "$PREPARED/encoded/$split.$lang"
+    done
+  done
+  run rm -rf "$PREPARED/bin"
+  logged "$PREPARED/prepare.log" 'sents,' \
+    fairseq-preprocess --source-lang de --target-lang en --joined-dictionary \
+    --trainpref "$PREPARED/encoded/train" --validpref "$PREPARED/encoded/valid" \
+    --testpref "$PREPARED/encoded/test2016" --destdir "$PREPARED/bin" --workers 1
+  run touch "$PREPARED/done"
+fi
+
+say "3/5  fairseq-train: until validation has not improved for 5 epochs"
+started=$(date +%s)
+if [ ! -e "$SAVE/trained" ]; then
+  # shellcheck disable=SC2086  (MODEL and EXTRA are lists of options)
+  logged "$SAVE/train.log" ' \| (train|valid) \||Loaded checkpoint|early stop' \
+    fairseq-train "$PREPARED/bin" --user-dir "$PLUGIN" --cpu $MODEL \
+    --distributed-world-size "$WORKERS" --ddp-backend "$BACKEND" --num-workers 0 \
+    --optimizer adam --lr 0.002 --clip-norm 1.0 \
+    --lr-scheduler reduce_lr_on_plateau --lr-shrink 0.5 --lr-patience 1 \
+    --criterion label_smoothed_cross_entropy --label-smoothing 0.1 \
+    --max-tokens 2000 --max-epoch 60 --patience 5 --seed "$SEED" \
+    --save-dir "$SAVE" --no-epoch-checkpoints --keep-best-checkpoints "$AVERAGE" \
+    --log-format simple --log-interval 100 $EXTRA
+  run touch "$SAVE/trained"
+fi
+seconds=$(($(date +%s) - started))
+
+CHECKPOINT=$SAVE/checkpoint_best.pt
+if [ "$AVERAGE" -gt 1 ]; then
+  CHECKPOINT=$SAVE/checkpoint_average.pt
+  say "4/5  average of the $AVERAGE best checkpoints, then fairseq-generate with beam 5"
+  if [ -n "$DRY" ]; then
+    echo "python -  # averages $SAVE/checkpoint.best_loss_*.pt into $CHECKPOINT"
+  elif [ ! -e "$CHECKPOINT" ]; then
+    PYTHONPATH=$ROOT python - "$CHECKPOINT" "$SAVE"/checkpoint.best_loss_*.pt <<'PYTHON'
+import sys
+
+import torch
+
+from fairseq_hybrid.compat import checkpoints
+
+target, *paths = sys.argv[1:]
+states = [checkpoints.load(path, map_location="cpu") for path in paths]
+average = states[0]
+for name, weight in average["model"].items():
+    mean = sum(state["model"][name].double() for state in states) / len(states)
+    average["model"][name] = mean.to(weight.dtype)
+average.pop("last_optimizer_state", None)
+torch.save(average, target)
+print(f"  {len(states)} checkpoints -> {target}")
+PYTHON
+  fi
+else
+  say "4/5  fairseq-generate with beam 5"
+fi
+logged "$SAVE/generate.log" 'Translated' \
+  fairseq-generate "$PREPARED/bin" --user-dir "$PLUGIN" --cpu --gen-subset test \
+  --path "$CHECKPOINT" --beam 5 --max-len-a 1.5 --max-len-b 10 --batch-size 64 \
+  --remove-bpe sentencepiece --results-path "$SAVE/output"
+
+say "5/5  detokenised sacreBLEU, test2016"
+HYPOTHESIS=$SAVE/test2016.hypothesis.en
+if [ -n "$DRY" ]; then
+  echo "hypotheses $SAVE/output/generate-test.txt > $HYPOTHESIS"
+else
+  hypotheses "$SAVE/output/generate-test.txt" > "$HYPOTHESIS"
+fi
+run sacrebleu "$MULTI30K/test2016.en" -i "$HYPOTHESIS" -m bleu -f text -w 2
+[ -n "$DRY" ] || echo "training took $seconds s this time; model: $CHECKPOINT, output: $HYPOTHESIS"
