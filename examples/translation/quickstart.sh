@@ -12,7 +12,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/tools.sh"
 OUT=${OUT:-$ROOT/quickstart-run}
 WORKERS=${WORKERS:-2}
-UPDATES=${UPDATES:-500}
+UPDATES=${UPDATES:-450}
 SENTENCES=${SENTENCES:-30000}
 SUBWORDS=${SUBWORDS:-4000}
 SEED=${SEED:-1}
@@ -57,9 +57,9 @@ logged "$OUT/train.log" ' \| (train_inner|valid) \||Loaded checkpoint' \
   --encoder-layers 2 --decoder-layers 2 --encoder-embed-dim 192 --encoder-hidden-size 256 \
   --dropout 0.1 \
   --distributed-world-size "$WORKERS" --ddp-backend "$BACKEND" --num-workers 0 \
-  --optimizer adam --lr 0.003 --clip-norm 1.0 --lr-scheduler inverse_sqrt --warmup-updates 200 \
+  --optimizer adam --lr 0.003 --clip-norm 1.0 --lr-scheduler inverse_sqrt --warmup-updates 150 \
   --criterion label_smoothed_cross_entropy --label-smoothing 0.1 \
-  --max-tokens 2400 --max-update "$UPDATES" --seed "$SEED" \
+  --max-tokens 1500 --max-update "$UPDATES" --seed "$SEED" \
   --save-dir "$OUT/checkpoints" --save-interval-updates 200 --keep-interval-updates 1 \
   --no-epoch-checkpoints --log-format simple --log-interval 50
 seconds=$(($(date +%s) - started))
@@ -81,7 +81,8 @@ done
 
 say "result"
 sacrebleu "$OUT/text/test.en" -i "$OUT/test.hypothesis.en" -m bleu -f text -w 2 | sed 's/^/  /'
-speed=$(sed -nE 's/.*\| train \|.* wps ([0-9.]+).*/\1/p' "$OUT/train.log" | tail -n 1)
-echo "  training: ${seconds} s this time, ${speed:-?} target tokens/s on $WORKERS workers"
+speed=$(sed -nE 's/.*\| train_inner \|.* wps=([0-9.]+),.*/\1/p' "$OUT/train.log" |
+  awk '{ sum += $1 } END { if (NR) printf "%.0f", sum / NR; else print "?" }')
+echo "  training: ${seconds} s this time, $speed target tokens/s on $WORKERS workers"
 echo "  model:    $OUT/checkpoints/checkpoint_best.pt"
 echo "  output:   $OUT/test.hypothesis.en   (logs: $OUT/*.log)"
