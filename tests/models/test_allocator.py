@@ -13,7 +13,7 @@ faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(2):
     torch.ones(25_000_000)
 before = faults()
-for _ in range(3):
+for _ in range(20):
     torch.ones(25_000_000)
 print(faults() - before)
 """
@@ -31,9 +31,10 @@ def test_large_buffers_are_kept():
     assert on
     off, faults_without = page_faults(FAIRSEQ_HYBRID_KEEP_BUFFERS="0")
     assert not off
-    assert faults < 100
-    # Three times 100 MB, in pages of 4 kB; large pages would make it less.
-    assert faults_without > faults
+    # Twenty times 100 MB, in pages of 4 kB; large pages would make it less. Some are taken away
+    # by the kernel in the meantime, whatever the process does.
+    assert faults_without > 1000
+    assert faults < faults_without / 3
 
 
 def test_own_malloc_settings_win():
