@@ -30,7 +30,8 @@ $(READY): setup.py constraints.txt
 	@touch $(READY)
 
 test: $(READY)
-	@$(BIN)/python -m pytest -n 2 --dist loadfile -m "not long" tests
+	@$(BIN)/python -m pytest tests/corpus
+	@$(BIN)/python -m pytest -n 2 --dist loadfile -m "not long" tests --ignore=tests/corpus
 
 test-long: $(READY)
 	@$(BIN)/python -m pytest -m long tests

@@ -8,14 +8,13 @@ import sys
 from collections import Counter
 
 import pytest
-
-from fairseq_hybrid.corpus import CorpusError, generate, numbers, write
-from fairseq_hybrid.corpus import morphology_de as german
-from fairseq_hybrid.corpus import morphology_en as english
-from fairseq_hybrid.corpus.__main__ import main
-from fairseq_hybrid.corpus.clauses import Clause, sentence
-from fairseq_hybrid.corpus.lexicon import BASE, COMPOUNDS, FRAMES, Adjective
-from fairseq_hybrid.corpus.phrases import Adverbial, Agreement, Fixed, Gap, NounPhrase, Pronoun
+from corpus import CorpusError, generate, numbers, write
+from corpus import morphology_de as german
+from corpus import morphology_en as english
+from corpus.__main__ import main
+from corpus.clauses import Clause, sentence
+from corpus.lexicon import BASE, COMPOUNDS, FRAMES, Adjective
+from corpus.phrases import Adverbial, Agreement, Fixed, Gap, NounPhrase, Pronoun
 
 
 @pytest.fixture(scope="module")
@@ -564,7 +563,7 @@ def test_out_below_a_file(tmp_path, capsys):
 @pytest.mark.parametrize("side", [0, 1])
 def test_one_side_alone_keeps_a_pair_out_of_train(monkeypatch, side):
     """The same German with new English (or the reverse) must not cross from test to train."""
-    module = importlib.import_module("fairseq_hybrid.corpus.generate")
+    module = importlib.import_module("corpus.generate")
     fresh = iter(range(10**6))
 
     def pair(rng):
@@ -578,7 +577,7 @@ def test_one_side_alone_keeps_a_pair_out_of_train(monkeypatch, side):
 
 
 def test_exhausted_grammar_says_so(monkeypatch):
-    module = importlib.import_module("fairseq_hybrid.corpus.generate")
+    module = importlib.import_module("corpus.generate")
     monkeypatch.setattr(module, "pair", lambda rng: ("Es ist so.", "It is so."))
     with pytest.raises(CorpusError, match="--train 2: only 1 different sentences found"):
         generate(train=2, valid=0, test=0)
