@@ -128,6 +128,8 @@ def test_missing_checkpoint_is_one_line(data, tmp_path):
     result = generate(data, tmp_path / "no.pt")
     line = result.error()
     assert "no.pt" in line
+    without = generate(data, tmp_path / "no.pt", FAIRSEQ_HYBRID_WITHOUT="errors")
+    assert "Traceback" in without.err
 
 
 def test_other_commands_read_our_checkpoints(data, trained):
