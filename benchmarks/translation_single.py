@@ -381,7 +381,7 @@ def main() -> None:
     workers = Workers(options, data)
     result = {
         "environment": environment(),
-        "options": {k: str(v) if isinstance(v, Path) else v for k, v in vars(options).items()},
+        "options": {k: v for k, v in vars(options).items() if k not in ("data", "cache", "json")},
         "sizes": {**SIZES, "vocabulary": len(task.target_dictionary), "label_smoothing": SMOOTHING},
         "parameters": workers.parameters,
         "training": measure_training(workers, task, options),
