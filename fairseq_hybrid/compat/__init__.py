@@ -36,7 +36,7 @@ def apply() -> None:
     off = [name for name in os.environ.get(SWITCH, "").split(",") if name]
     unknown = sorted(set(off) - set(ENTRIES))
     if unknown:
-        raise UserError(f"{SWITCH}={','.join(unknown)} is not an entry: use {', '.join(ENTRIES)}")
+        messages.fail(f"{SWITCH}={','.join(unknown)} is not an entry: use {', '.join(ENTRIES)}")
     for name, install in ENTRIES.items():
         if name not in off:
             install()

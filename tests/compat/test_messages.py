@@ -47,6 +47,11 @@ def test_unknown_arch_prints_pages_without_the_entry(data, tmp_path):
     assert len(result.err.splitlines()) > 50
 
 
+def test_switching_off_what_does_not_exist(data, tmp_path):
+    result = train(data, tmp_path, FAIRSEQ_HYBRID_WITHOUT="quiet,nonsense")
+    one_line(result, "FAIRSEQ_HYBRID_WITHOUT=nonsense", "quiet")
+
+
 def test_no_batch_size(data, tmp_path):
     command = ("fairseq-hybrid-train", data, *TINY_LSTM, "--cpu", "--optimizer", "sgd")
     one_line(run(*command, "--save-dir", tmp_path), "--max-tokens", "--batch-size")
