@@ -51,7 +51,8 @@ say "3/5  fairseq-preprocess"
 
 say "4/5  fairseq-train: hybrid_lstm, $UPDATES updates, $WORKERS workers, $BACKEND"
 started=$(date +%s)
-logged "$OUT/train.log" ' \| (train_inner|valid) \||Loaded checkpoint' \
+# at its last update fairseq would do one more on every restart: a finished training is left alone
+[ -e "$OUT/checkpoints/trained-$UPDATES" ] || logged "$OUT/train.log" ' \| (train_inner|valid) \||Loaded checkpoint' \
   fairseq-train "$OUT/data" --user-dir "$PLUGIN" --cpu \
   --arch hybrid_lstm --encoder-bidirectional-first --share-all-embeddings \
   --encoder-layers 2 --decoder-layers 2 --encoder-embed-dim 192 --encoder-hidden-size 256 \
@@ -62,6 +63,7 @@ logged "$OUT/train.log" ' \| (train_inner|valid) \||Loaded checkpoint' \
   --max-tokens 1500 --max-update "$UPDATES" --seed "$SEED" \
   --save-dir "$OUT/checkpoints" --save-interval-updates 200 --keep-interval-updates 1 \
   --no-epoch-checkpoints --log-format simple --log-interval 50
+touch "$OUT/checkpoints/trained-$UPDATES"
 seconds=$(($(date +%s) - started))
 
 say "5/5  fairseq-generate: beam 5 on the test set"
