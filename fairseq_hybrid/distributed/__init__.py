@@ -4,4 +4,6 @@ from fairseq_hybrid.distributed import backends
 
 backends.install()
 
-__all__ = ["backends"]
+from fairseq_hybrid.distributed import hybrid  # noqa: E402  (registers with what is installed)
+
+__all__ = ["backends", "hybrid"]

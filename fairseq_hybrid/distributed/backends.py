@@ -55,6 +55,17 @@ def register_backend(
     return register
 
 
+def add_option(name: str, kind: Any, default: Any, help: str) -> None:
+    """A flag of our backends, beside ``--ddp-backend`` in fairseq's options and configuration."""
+    config = configs.DistributedTrainingConfig
+    field = dataclasses.field(default=default, metadata={"help": help})
+    field.name, field.type, field._field_type = name, kind, dataclasses._FIELD
+    config.__annotations__[name] = kind
+    config.__dataclass_fields__[name] = field
+    setattr(config, name, default)
+    hydra_init()
+
+
 def ddp_backend_field() -> dataclasses.Field:
     return configs.DistributedTrainingConfig.__dataclass_fields__["ddp_backend"]
 

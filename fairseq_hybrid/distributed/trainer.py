@@ -2,17 +2,22 @@
 
 * a save that is cut off between its files is finished by the next start (see compat.checkpoints)
 * the check that all workers see the same gradient norm, which fairseq makes on GPUs only
+* where a backend spreads the parameters (ownership.py): one gradient norm over all of them, weights
+  brought up to date before validation and saving, optimizer state gathered for a checkpoint
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any
 
 import torch
 from fairseq.trainer import Trainer
 
 from fairseq_hybrid.compat import checkpoints
+from fairseq_hybrid.distributed.hybrid import WavefrontParallel
+from fairseq_hybrid.distributed.report import Report
 
 
 class HybridTrainer(Trainer):
@@ -24,6 +29,48 @@ class HybridTrainer(Trainer):
             self._grad_norm_buf = torch.zeros(
                 self.data_parallel_world_size, dtype=torch.double, device=self.device
             )
+
+    @property
+    def spread(self) -> WavefrontParallel | None:
+        """The wrapper of the model, if it spreads the parameters over the workers."""
+        inner = getattr(self.model, "module", None)
+        return inner if isinstance(inner, WavefrontParallel) else None
+
+    def train_step(self, samples: Any, raise_oom: bool = False) -> Any:
+        if self.spread is None:
+            return super().train_step(samples, raise_oom)
+        if not hasattr(self, "report"):
+            self.report = Report(self.spread, self.cfg.distributed_training.hybrid_trace)
+        # The workers depend on each other within an update: none of them can skip its part.
+        with self.report.update(self.get_num_updates()):
+            return super().train_step(samples, raise_oom=True)
+
+    def clip_grad_norm(self, clip_norm: float) -> torch.Tensor:
+        if self.spread is None:
+            return super().clip_grad_norm(clip_norm)
+        norm = self.spread.ownership.norm
+        return self.optimizer.clip_grad_norm(clip_norm, aggregate_norm_fn=lambda _: norm())
+
+    def begin_valid_epoch(self, epoch: int) -> None:
+        if self.spread is not None:
+            self.spread.ownership.refresh()
+        super().begin_valid_epoch(epoch)
+
+    def consolidate_optimizer(self) -> None:
+        if self.spread is None:
+            return super().consolidate_optimizer()
+        error = sys.exc_info()[1]
+        if error is not None and not isinstance(error, FloatingPointError):
+            raise error  # of this worker alone: there is nobody to gather anything with
+        self.spread.ownership.refresh(*self._averages())
+        if not self.cfg.checkpoint.no_save_optimizer_state:
+            self._gathered_optim_state = self.spread.ownership.gather_state(self.optimizer)
+
+    def _averages(self) -> list[dict[str, torch.Tensor]]:
+        """fairseq's exponential moving averages of the weights, if they are kept."""
+        if not self.cfg.ema.store_ema:
+            return []
+        return [dict(self.ema.get_model().named_parameters()), self.ema.fp32_params]
 
     @property
     def last_checkpoint(self) -> str:
@@ -47,4 +94,7 @@ class HybridTrainer(Trainer):
             checkpoints.finish(self.last_checkpoint)
         if self.data_parallel_world_size > 1:
             torch.distributed.barrier(self.data_parallel_process_group)
-        return super().load_checkpoint(filename, *args, **kwargs)
+        extra_state = super().load_checkpoint(filename, *args, **kwargs)
+        if self.spread is not None:
+            self.spread.ownership.forget(self.optimizer)
+        return extra_state

@@ -66,10 +66,16 @@ class AttentionSoftmax(nn.Module):
         src_packing: Packing,
     ) -> tuple[Tensor, Tensor]:
         """Packed top states of a batch → logits_NV of its packed target rows, attention_BTS."""
+        out_NH, attn_BTS = self.vectors(dec_NH, tgt_packing, enc_MH, src_packing)
+        return self.logits(out_NH), attn_BTS
+
+    def vectors(
+        self, dec_NH: Tensor, tgt_packing: Packing, enc_MH: Tensor, src_packing: Packing
+    ) -> tuple[Tensor, Tensor]:
+        """The same up to the attentional vectors_NH, which `logits` takes."""
         memory = self.read(enc_MH, src_packing)
         context_BTH, attn_BTS = self.attend(tgt_packing.unpack(dec_NH), memory)
-        out_NH = self.attentional(dec_NH, tgt_packing.pack(context_BTH))
-        return self.logits(out_NH), attn_BTS
+        return self.attentional(dec_NH, tgt_packing.pack(context_BTH)), attn_BTS
 
     def read(self, enc_MH: Tensor, packing: Packing) -> Memory:
         """Project the encoder's top states to keys, once for all target words."""

@@ -118,6 +118,10 @@ class HybridLSTMModel(FairseqEncoderDecoderModel):
             decoder_layers=tuple(decoder.layers),
             embed_source=encoder.embed,
             embed_target=decoder.embed,
+            source_embedding=encoder.embed_tokens,
+            target_embedding=decoder.embed_tokens,
+            source_pad=encoder.padding_idx,
+            target_pad=decoder.padding_idx,
             head=decoder.head,
             net_output=decoder.net_output,
             whole_sentence_layers=int(encoder.layers[0].bidirectional),
@@ -145,13 +149,14 @@ class HybridLSTMEncoder(FairseqEncoder):
             for i in range(args.encoder_layers)
         )
 
-    def embed(self, src_tokens: Tensor) -> tuple[Tensor, Packing]:
-        packing = Packing.from_tokens(src_tokens, self.padding_idx)
-        return self.dropout_in(self.embed_tokens(packing.pack(src_tokens))), packing
+    def embed(self, tokens_M: Tensor) -> Tensor:
+        """Packed rows of words → packed rows of vectors."""
+        return self.dropout_in(self.embed_tokens(tokens_M))
 
     def forward(self, src_tokens: Tensor, src_lengths: Tensor | None = None) -> EncoderOut:
         """`src_lengths` is not needed: padding is where the tokens say it is."""
-        x_ME, packing = self.embed(src_tokens)
+        packing = Packing.from_tokens(src_tokens, self.padding_idx)
+        x_ME = self.embed(packing.pack(src_tokens))
         top_MH, states = run_layers(self.layers, x_ME, packing.batch_sizes)
         return EncoderOut.from_layers(top_MH, packing, states)
 
@@ -196,15 +201,16 @@ class HybridLSTMDecoder(FairseqIncrementalDecoder):
             shared_weight=embed_tokens.weight if shares else None,
         )
 
-    def embed(self, prev_output_tokens: Tensor) -> tuple[Tensor, Packing]:
-        packing = Packing.from_tokens(prev_output_tokens, self.padding_idx)
-        return self.dropout_in(self.embed_tokens(packing.pack(prev_output_tokens))), packing
+    def embed(self, tokens_N: Tensor) -> Tensor:
+        """Packed rows of words → packed rows of vectors."""
+        return self.dropout_in(self.embed_tokens(tokens_N))
 
     def forward(self, prev_output_tokens, encoder_out: EncoderOut, incremental_state=None, **_):
         """All target words at once or, given `incremental_state`, the next one."""
         if incremental_state is not None:
             return self._step(prev_output_tokens, encoder_out, incremental_state)
-        x_NE, tgt = self.embed(prev_output_tokens)
+        tgt = Packing.from_tokens(prev_output_tokens, self.padding_idx)
+        x_NE = self.embed(tgt.pack(prev_output_tokens))
         states = encoder_out.initial_states(tgt.order_B)
         enc_MH, src = encoder_out.top_MH, encoder_out.packing
         if self.input_feeding:
@@ -248,7 +254,7 @@ class HybridLSTMDecoder(FairseqIncrementalDecoder):
         else:
             states, feed_RH = list(zip(cached["h"], cached["c"])), cached["feed"]
         memory = self._memory(encoder_out, rows, incremental_state)
-        x_RE = self.dropout_in(self.embed_tokens(tokens_R))
+        x_RE = self.embed(tokens_R)
         if self.input_feeding:
             x_RE = torch.cat((x_RE, feed_RH), dim=1)
         dec_RH, states = run_layers(self.layers, x_RE, torch.tensor([rows]), states)

@@ -14,7 +14,7 @@ any kind, X anything else.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -58,6 +58,11 @@ class Packing:
             rows_N=rows_TB[runs_TB],
             shape=(bsz, columns),
         )
+
+    def to(self, device: torch.device) -> Packing:
+        """The same with its index tensors on `device`."""
+        indices = ("order_B", "inverse_B", "rows_N")
+        return replace(self, **{name: getattr(self, name).to(device) for name in indices})
 
     @property
     def steps(self) -> int:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from fairseq_hybrid.models.attention import AttentionSoftmax
 from fairseq_hybrid.models.lstm_layer import LSTMLayer, State
@@ -25,7 +25,8 @@ class ParallelParts:
 
     The forward pass in these terms, for any split of the layers and of time:
 
-        x_ME, src = embed_source(src_tokens);  x_NE, tgt = embed_target(prev_output_tokens)
+        src = Packing.from_tokens(src_tokens, source_pad);  x_ME = embed_source(src.pack(src_tokens))
+        tgt = Packing.from_tokens(prev_output_tokens, target_pad);  x_NE = embed_target(...)
         enc_MH, states = run_layers(encoder_layers, x_ME, src.batch_sizes)
         states = [join_state(state, src, tgt) for state in states]
         dec_NH, _ = run_layers(decoder_layers, x_NE, tgt.batch_sizes, states)
@@ -39,8 +40,13 @@ class ParallelParts:
 
     encoder_layers: tuple[LSTMLayer, ...]
     decoder_layers: tuple[LSTMLayer, ...]
-    embed_source: Callable[[Tensor], tuple[Tensor, Packing]]
-    embed_target: Callable[[Tensor], tuple[Tensor, Packing]]
+    embed_source: Callable[[Tensor], Tensor]
+    embed_target: Callable[[Tensor], Tensor]
+    source_embedding: nn.Embedding
+    """where `embed_source` looks words up; may share its weight with the two below"""
+    target_embedding: nn.Embedding
+    source_pad: int
+    target_pad: int
     head: AttentionSoftmax
     net_output: Callable[[Tensor, Tensor, Packing], tuple[Tensor, dict]]
     whole_sentence_layers: int

@@ -205,7 +205,8 @@ def test_parallel_parts_compose_to_the_forward(cuts, dtype, bidirectional):
     model.zero_grad()
     parts = model.parallel_parts()
     assert parts.decoder_splits
-    x, src = parts.embed_source(inputs["src_tokens"])
+    src = Packing.from_tokens(inputs["src_tokens"], parts.source_pad)
+    x = parts.embed_source(src.pack(inputs["src_tokens"]))
     whole, rest = parts.encoder_layers[:1], parts.encoder_layers
     states = []
     assert parts.whole_sentence_layers == bidirectional
@@ -214,7 +215,8 @@ def test_parallel_parts_compose_to_the_forward(cuts, dtype, bidirectional):
         rest = parts.encoder_layers[1:]
     *more, enc_top = in_chunks(rest, x, src, None, cuts)
     states = states + more
-    x, tgt = parts.embed_target(inputs["prev_output_tokens"])
+    tgt = Packing.from_tokens(inputs["prev_output_tokens"], parts.target_pad)
+    x = parts.embed_target(tgt.pack(inputs["prev_output_tokens"]))
     states = [join_state(state, src, tgt) for state in states]
     *_, dec_top = in_chunks(parts.decoder_layers, x, tgt, states, cuts)
     logits, _ = parts.net_output(*parts.head(dec_top, tgt, enc_top, src), tgt)
@@ -231,7 +233,8 @@ def test_parallel_parts_with_input_feeding_keep_the_decoder_whole():
     inputs = net_input(task)
     parts = model.parallel_parts()
     assert not parts.decoder_splits
-    x, src = parts.embed_source(inputs["src_tokens"])
+    src = Packing.from_tokens(inputs["src_tokens"], parts.source_pad)
+    x = parts.embed_source(src.pack(inputs["src_tokens"]))
     top, states = run_layers(parts.encoder_layers, x, src.batch_sizes)
     logits, _ = parts.decode(inputs["prev_output_tokens"], top, src, states)
     assert torch.equal(logits, model(**inputs)[0])

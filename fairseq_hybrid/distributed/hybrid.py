@@ -1,0 +1,488 @@
+"""``--ddp-backend hybrid`` and ``model_parallel``: LSTM layers spread over workers.
+
+The workers form a grid, replicas x stages. A stage has some of the encoder layers and the decoder
+layers that start from their states; the workers of a group, one per stage, pass the batches of all
+of them through their layers as a wavefront in time (schedule.py, wavefront.py). Then
+
+* hybrid          every worker computes attention, softmax and loss of its own batch, and the
+                  gradients of that part are summed over all workers while the reverse wavefront
+                  runs;
+* model_parallel  the last stage does so for all batches.
+
+Gradients, optimizer state and checkpoints: ownership.py. In evaluation the wrapper is the model
+itself. One update is the same, up to the order of summation, as under ``legacy_ddp``.
+
+    fairseq-train ... --arch hybrid_lstm --ddp-backend hybrid --distributed-world-size 4
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Sequence
+from typing import Any, Optional
+
+import torch
+import torch.distributed as dist
+from fairseq.distributed import LegacyDistributedDataParallel
+from fairseq.models import ARCH_MODEL_REGISTRY
+from torch import Tensor, nn
+
+from fairseq_hybrid.compat.messages import UserError
+from fairseq_hybrid.distributed import schedule, wavefront
+from fairseq_hybrid.distributed.backends import add_option, register_backend
+from fairseq_hybrid.distributed.lanes import Lanes, flatten
+from fairseq_hybrid.distributed.ownership import Group, Ownership
+from fairseq_hybrid.distributed.schedule import DECODER, ENCODER, STATE, TOP, UP, WHOLE
+from fairseq_hybrid.distributed.stopwatch import SEND, WAIT, Stopwatch
+from fairseq_hybrid.models.packing import Packing
+from fairseq_hybrid.models.parallel_parts import ParallelParts
+
+logger = logging.getLogger(__name__)
+
+UNIT_OVERHEAD = 48
+"""rows whose computation takes as long as what a unit costs beside them (reading the weights and
+adding to their gradients), measured on CPU; see `schedule.chunk_length`"""
+
+add_option(
+    "hybrid_stages", int, 0,
+    "workers that share one copy of the LSTM layers (default: all); several such groups, if the "
+    "world size is a multiple, are data-parallel to each other",
+)  # fmt: skip
+add_option(
+    "hybrid_chunk", str, "auto",
+    "time steps per unit of work: small ones fill the stages sooner, large ones compute faster "
+    "(default: chosen for each batch from its shape)",
+)  # fmt: skip
+add_option(
+    "hybrid_trace", Optional[str], None,
+    "write a timeline of a few updates of all workers to this file, for chrome://tracing or "
+    "ui.perfetto.dev",
+)  # fmt: skip
+
+
+def stages_of(dt: Any) -> int:
+    return dt.hybrid_stages or dt.distributed_world_size
+
+
+def layer_ranges(layers: int, stages: int) -> list[range]:
+    """Contiguous and as equal as possible, the larger shares on the upper stages."""
+    return [range(s * layers // stages, (s + 1) * layers // stages) for s in range(stages)]
+
+
+def check(cfg: Any) -> None:
+    """Refuse what cannot work, before any worker starts."""
+    dt = cfg.distributed_training
+    backend, world, stages = str(dt.ddp_backend), dt.distributed_world_size, stages_of(dt)
+    arch = getattr(cfg.model, "_name", None) or getattr(cfg.model, "arch", None)
+    if not hasattr(ARCH_MODEL_REGISTRY.get(arch), "parallel_parts"):
+        able = [a for a, m in ARCH_MODEL_REGISTRY.items() if hasattr(m, "parallel_parts")]
+        raise UserError(
+            f"--ddp-backend {backend} cannot split --arch {arch}: use one of {', '.join(able)}, or "
+            "--ddp-backend legacy_ddp"
+        )
+    if dt.hybrid_stages < 0 or world % stages:
+        raise UserError(
+            f"--distributed-world-size {world} is not a multiple of --hybrid-stages "
+            f"{dt.hybrid_stages}: change one of them"
+        )
+    if cfg.model.encoder_layers < stages:
+        raise UserError(
+            f"--encoder-layers {cfg.model.encoder_layers} cannot be spread over {stages} stages: "
+            "use more layers, fewer workers, or --hybrid-stages N with N at most the layers"
+        )
+    chunk = str(dt.hybrid_chunk)
+    if chunk != "auto" and not (chunk.isdigit() and int(chunk) > 0):
+        raise UserError(f"--hybrid-chunk {chunk} is not a number of time steps: give N > 0 or auto")
+    _check_precision(cfg, backend)
+    if cfg.optimization.use_bmuf or dt.zero_sharding != "none":
+        flag = "--use-bmuf" if cfg.optimization.use_bmuf else f"--zero-sharding {dt.zero_sharding}"
+        raise UserError(f"{flag} does not go with --ddp-backend {backend}: leave one of them out")
+    if backend == "model_parallel" and getattr(cfg.criterion, "ignore_prefix_size", 0):
+        raise UserError(
+            f"--ignore-prefix-size {cfg.criterion.ignore_prefix_size} does not go with "
+            "--ddp-backend model_parallel: use --ddp-backend hybrid"
+        )
+
+
+def _check_precision(cfg: Any, backend: str) -> None:
+    common = cfg.common
+    small = "fp16" if common.fp16 else "bf16" if common.bf16 else None
+    efficient = common.memory_efficient_fp16 or common.memory_efficient_bf16
+    if small and not efficient and not common.fp16_no_flatten_grads:
+        raise UserError(
+            f"--{small} keeps all parameters in one piece, which --ddp-backend {backend} has to "
+            f"split: add --fp16-no-flatten-grads or --memory-efficient-{small}"
+        )
+
+
+@register_backend(
+    "hybrid",
+    help="LSTM layers spread over the workers, attention and softmax data-parallel",
+    check=check,
+)
+def hybrid(cfg, model, process_group, device):
+    return build(cfg, model, process_group, device, head_on_last=False)
+
+
+@register_backend(
+    "model_parallel",
+    help="LSTM layers spread over the workers, attention and softmax on the last one",
+    check=check,
+)
+def model_parallel(cfg, model, process_group, device):
+    return build(cfg, model, process_group, device, head_on_last=True)
+
+
+def build(cfg, model, process_group, device, head_on_last) -> nn.Module:
+    model = model.to(device)
+    if not hasattr(model, "parallel_parts"):  # a criterion with parameters of its own
+        return LegacyDistributedDataParallel(model, process_group)
+    return WavefrontParallel(
+        model,
+        process_group,
+        stages=stages_of(cfg),
+        chunk=None if cfg.hybrid_chunk == "auto" else int(cfg.hybrid_chunk),
+        head_on_last=head_on_last,
+    )
+
+
+class WavefrontParallel(nn.Module):
+    """The model, its layers spread over the workers while it trains."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        process_group: Any,
+        *,
+        stages: int,
+        chunk: int | None = None,
+        head_on_last: bool = False,
+    ):
+        super().__init__()
+        self.module = module
+        self.chunk, self.head_on_last = chunk, head_on_last
+        self.parts: ParallelParts = module.parallel_parts()
+        self.watch = Stopwatch()
+        self.accumulating = False
+        self.ideal = 1.0
+        self._make_groups(process_group, stages)
+        self._place_layers()
+        self.reduction = SharedReduction(self)
+
+    # Set-up
+
+    def _make_groups(self, process_group: Any, stages: int) -> None:
+        world, rank = dist.get_world_size(), dist.get_rank()
+        grid = [list(range(first, first + stages)) for first in range(0, world, stages)]
+        columns = [list(ranks) for ranks in zip(*grid)]
+        self.world, self.replicas = world, len(grid)
+        make = dist.new_subgroups_by_enumeration
+        self.group = Group(
+            stage=rank % stages,
+            ranks=grid[rank // stages],
+            handle=make(grid)[0],
+            meta=make(grid, backend="gloo")[0],
+        )
+        self.column = make(columns)[0] if self.replicas > 1 else None
+        self.everyone = dist.new_group()
+        self.everyone_meta = dist.new_group(backend="gloo")
+        last, homes = stages - 1, [stages - 1] if self.head_on_last else range(stages)
+        wanted = [(s, s + 1, UP) for s in range(last)]
+        wanted += [(last, home, TOP) for home in homes if home != last]
+        if not self.parts.decoder_splits:
+            wanted += [(s, h, STATE) for s in range(stages) for h in homes if s != h]
+        wanted += [(target, source, kind) for source, target, kind in wanted]
+        self.lanes = Lanes(grid, self.group.handle, wanted)
+
+    def _place_layers(self) -> None:
+        parts, stages = self.parts, len(self.group.ranks)
+        ranges = layer_ranges(len(parts.encoder_layers), stages)
+        mine, whole = ranges[self.group.stage], parts.whole_sentence_layers
+        encoder = [parts.encoder_layers[i] for i in mine]
+        wholes = encoder[:whole] if self.group.stage == 0 else []
+        self.stage = wavefront.Stage(
+            index=self.group.stage,
+            count=stages,
+            layers={
+                WHOLE: wholes,
+                ENCODER: encoder[len(wholes) :],
+                DECODER: [parts.decoder_layers[i] for i in mine] if parts.decoder_splits else [],
+            },
+            depths=[len(r) for r in ranges],
+            hidden=parts.encoder_layers[-1].hidden_size,
+            embed={ENCODER: parts.embed_source, DECODER: parts.embed_target},
+            decodes=parts.decoder_splits,
+            lanes=self.lanes,
+            watch=self.watch,
+        )
+        self.ranges = ranges
+        self.ownership = Ownership(self.module, self._owners(), self.group)
+
+    def _owners(self) -> dict[nn.Parameter, int]:
+        """Parameter → the only stage that uses it. What several use is shared."""
+        parts, last = self.parts, len(self.ranges) - 1
+        users: dict[nn.Parameter, set[int]] = {p: set() for p in self.module.parameters()}
+        heads = {last} if self.head_on_last else set(range(last + 1))
+
+        def use(module: nn.Module, stages: set[int]) -> None:
+            for p in module.parameters():
+                users[p] |= stages
+
+        for stage, layers in enumerate(self.ranges):
+            for i in layers:
+                use(parts.encoder_layers[i], {stage})
+                use(parts.decoder_layers[i], {stage} if parts.decoder_splits else heads)
+        use(parts.source_embedding, {0})
+        use(parts.target_embedding, {0} if parts.decoder_splits else heads)
+        use(parts.head, heads)
+        return {p: next(iter(s)) for p, s in users.items() if len(s) == 1 and p.requires_grad}
+
+    # Training
+
+    def forward(self, src_tokens: Tensor, src_lengths: Tensor, prev_output_tokens: Tensor):
+        if not (self.training and torch.is_grad_enabled()):
+            return self.module(src_tokens, src_lengths, prev_output_tokens)
+        with self.watch.span(SEND, "exchange batches"):
+            everyones = self._exchange(src_tokens, prev_output_tokens)
+        self.reduction.note_words(everyones)
+        mine = self.group.ranks[0] if self._gathers_everyones() else 0
+        tokens = everyones[mine : mine + self.stage.count]
+        batches = self._batches(tokens, src_tokens.device)
+        plan = schedule.wavefront(
+            self.stage.count,
+            [tuple(len(b.cuts[part]) - 1 for part in (ENCODER, DECODER)) for b in batches],
+            [batch.home for batch in batches],
+            whole=self.parts.whole_sentence_layers > 0,
+            states_home=not self.stage.decodes,
+        )
+        self.ideal = schedule.efficiency(plan, lambda s, unit: self._cost(s, unit, batches))
+        tops = wavefront.run(self.stage, plan, batches, self._before_backward)
+        return self._heads(tops, tokens, batches)
+
+    def _gathers_everyones(self) -> bool:
+        return self.reduction.needs_words and self.replicas > 1
+
+    def _exchange(self, src: Tensor, tgt: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Source and target words of all batches of the group (or of all groups), on the host."""
+        meta = self.everyone_meta if self._gathers_everyones() else self.group.meta
+        workers = dist.get_world_size(meta)
+        shape = torch.tensor([*src.shape, *tgt.shape])
+        shapes = [torch.empty_like(shape) for _ in range(workers)]
+        dist.all_gather(shapes, shape, group=meta)
+        shapes = [s.tolist() for s in shapes]
+        sizes = [(a * b, c * d) for a, b, c, d in shapes]
+        room = max(map(sum, sizes))
+        words = torch.zeros(room, dtype=torch.int32)
+        words[: src.numel() + tgt.numel()] = torch.cat((src.flatten(), tgt.flatten())).cpu()
+        gathered = [torch.empty_like(words) for _ in range(workers)]
+        dist.all_gather(gathered, words, group=meta)
+        pairs = []
+        for (rows, columns, rows_t, columns_t), (n, n_t), got in zip(shapes, sizes, gathered):
+            got = got.long()
+            pairs.append((got[:n].view(rows, columns), got[n : n + n_t].view(rows_t, columns_t)))
+        return pairs
+
+    def _batches(
+        self, tokens: Sequence[tuple[Tensor, Tensor]], device: torch.device
+    ) -> list[wavefront.Batch]:
+        packings = [
+            {
+                ENCODER: Packing.from_tokens(src, self.parts.source_pad),
+                DECODER: Packing.from_tokens(tgt, self.parts.target_pad),
+            }
+            for src, tgt in tokens
+        ]
+        parts = (ENCODER, DECODER) if self.stage.decodes else (ENCODER,)
+        chunk = self.chunk or schedule.chunk_length(
+            steps=sum(p[part].steps for p in packings for part in parts),
+            rows=sum(p[part].rows_N.numel() for p in packings for part in parts),
+            stages=self.stage.count,
+            overhead=UNIT_OVERHEAD,
+        )
+        last = self.stage.count - 1
+        batches = []
+        for i, (packing, pair) in enumerate(zip(packings, tokens)):
+            cuts = {part: [*range(0, packing[part].steps, chunk)] for part in parts}
+            words = dict(zip((ENCODER, DECODER), pair))
+            batches.append(
+                wavefront.Batch(
+                    home=last if self.head_on_last else i,
+                    packing={part: p.to(device) for part, p in packing.items()},
+                    tokens={
+                        part: packing[part].pack(words[part]).to(device)
+                        for part in (parts if self.stage.first else ())
+                    },
+                    cuts={
+                        part: [*cuts[part], packing[part].steps] if part in cuts else [0]
+                        for part in packing
+                    },
+                )
+            )
+        return batches
+
+    def _cost(self, stage: int, unit: schedule.Unit, batches: list[wavefront.Batch]) -> float:
+        """Layers times rows."""
+        rows = batches[unit.batch].chunk(unit)[1].sum().item()
+        layers, whole = self.stage.depths[stage], self.parts.whole_sentence_layers
+        if unit.part == WHOLE:
+            return rows * whole
+        return rows * (layers - whole if unit.part == ENCODER and stage == 0 else layers)
+
+    def _heads(self, tops: list[Tensor], tokens, batches: list[wavefront.Batch]):
+        """Attention, softmax and what fairseq gets to see, for the batches at home here."""
+        home = [i for i, batch in enumerate(batches) if batch.home == self.stage.index]
+        if not home:  # no rows, and the loss that is no loss starts the reverse pass
+            vocabulary = self.parts.head.output.out_features
+            nothing = tops[0][:0].unsqueeze(1).expand(0, vocabulary)
+            return nothing, {
+                "attn": [None],
+                "targets": tokens[0][1].new_empty(0).to(nothing.device),
+            }
+        if not self.head_on_last:
+            return self._head(tops, batches[home[0]], tokens[home[0]][1])
+        logits, targets = [], []
+        per_batch = len(tops) // len(home)
+        for n, i in enumerate(home):
+            mine = tops[n * per_batch : (n + 1) * per_batch]
+            logits.append(self._head(mine, batches[i], tokens[i][1], vectors=True))
+            targets.append(batches[i].packing[DECODER].pack(_next_words(tokens[i][1], self.parts)))
+        rows = torch.cat(logits)
+        logits = self.parts.head.logits(rows) if self.stage.decodes else rows
+        return logits, {"attn": [None], "targets": torch.cat(targets)}
+
+    def _head(self, tops: list[Tensor], batch: wavefront.Batch, words: Tensor, vectors=False):
+        src, tgt = batch.packing[ENCODER], batch.packing[DECODER]
+        if self.stage.decodes:
+            enc_MH, dec_NH = tops
+            if vectors:
+                return self.parts.head.vectors(dec_NH, tgt, enc_MH, src)[0]
+            return self.parts.net_output(*self.parts.head(dec_NH, tgt, enc_MH, src), tgt)
+        enc_MH, *stacks = tops
+        states = [(h, c) for stack in stacks for h, c in zip(stack[::2], stack[1::2])]
+        output = self.parts.decode(words.to(enc_MH.device), enc_MH, src, states)
+        return output[0] if vectors else output
+
+    def get_targets(self, sample, net_output):
+        """The targets of the rows `forward` gave logits for."""
+        targets = net_output[1].get("targets")
+        return self.module.get_targets(sample, net_output) if targets is None else targets
+
+    # Gradients
+
+    @contextlib.contextmanager
+    def no_sync(self):
+        """Gradients add up; nothing is summed over workers (fairseq, with --update-freq)."""
+        before, self.accumulating = self.accumulating, True
+        try:
+            yield
+        finally:
+            self.accumulating = before
+
+    def _before_backward(self) -> None:
+        if not self.accumulating:
+            self.reduction.start()
+
+    def all_reduce_grads(self) -> None:
+        """Complete the gradients: the mean over all workers, as under legacy_ddp."""
+        if self.accumulating:
+            return
+        self.reduction.finish()
+        owned = self.ownership.owned
+        for p in owned:
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+        grads = [p.grad for p in owned]
+        if self.column is not None and grads:
+            flat = flatten(grads)
+            with self.watch.span(WAIT, "sum over replicas"):
+                dist.all_reduce(flat, group=self.column)
+            self.lanes.bytes_sent += ring_bytes(flat, self.replicas)
+            for p, grad in zip(owned, flat.split([g.numel() for g in grads])):
+                p.grad = grad.view_as(p)
+            grads = [p.grad for p in owned]
+        if grads:
+            torch._foreach_div_(grads, float(self.world))
+        self.ownership.dirty = True
+
+
+class SharedReduction:
+    """Sums the gradients of shared parameters over all workers while the reverse wavefront runs.
+
+    They are complete when it begins, but for embeddings that are also output weights: stage 0 adds
+    to those at the very end. Only the rows of the words in the update then follow.
+    """
+
+    def __init__(self, parallel: WavefrontParallel):
+        self.parallel = parallel
+        self.shared = parallel.ownership.shared
+        parts, shared = parallel.parts, {id(p) for p in self.shared}
+        embeddings = [(0, parts.source_embedding)]
+        if parts.decoder_splits:
+            embeddings.append((1, parts.target_embedding))
+        self.late: dict[nn.Parameter, list[int]] = {}
+        """parameter → which words (source 0, target 1) stage 0 looks up in it"""
+        for side, embedding in embeddings:
+            if id(embedding.weight) in shared:
+                self.late.setdefault(embedding.weight, []).append(side)
+        self.work = self.flat = self.words = None
+
+    @property
+    def needs_words(self) -> bool:
+        return bool(self.late)
+
+    def note_words(self, everyones: list[tuple[Tensor, Tensor]]) -> None:
+        if self.late:
+            self.words = everyones
+
+    def start(self) -> None:
+        if not self.shared:
+            return
+        watch = self.parallel.watch
+        with watch.span(SEND, "start summing shared gradients"):
+            self.flat = flatten(
+                [torch.zeros_like(p) if p.grad is None else p.grad for p in self.shared]
+            )
+            for p in self.late:
+                p.grad = None
+            self.work = dist.all_reduce(self.flat, group=self.parallel.everyone, async_op=True)
+        self.parallel.lanes.bytes_sent += ring_bytes(self.flat, self.parallel.world)
+
+    def finish(self) -> None:
+        if not self.shared:
+            return
+        if self.work is None:
+            self.start()
+        with self.parallel.watch.span(WAIT, "shared gradients"):
+            self.work.wait()
+        late = {p: p.grad for p in self.late}
+        for p, grad in zip(self.shared, self.flat.split([p.numel() for p in self.shared])):
+            p.grad = grad.view_as(p)
+        for p, grad in late.items():
+            self._add_rows(p, grad)
+        self.flat.div_(self.parallel.world)
+        self.work = self.flat = None
+
+    def _add_rows(self, p: nn.Parameter, grad: Tensor | None) -> None:
+        words = [pair[side].flatten() for pair in self.words for side in self.late[p]]
+        ids = torch.cat(words).unique().to(p.device)
+        rows = p.new_zeros(len(ids), p.size(1)) if grad is None else grad.index_select(0, ids)
+        with self.parallel.watch.span(WAIT, "shared embedding rows"):
+            dist.all_reduce(rows, group=self.parallel.everyone)
+        self.parallel.lanes.bytes_sent += ring_bytes(rows, self.parallel.world)
+        p.grad.index_add_(0, ids, rows)
+
+
+def ring_bytes(tensor: Tensor, workers: int) -> int:
+    """What each worker sends in an all-reduce."""
+    return 2 * (workers - 1) * tensor.numel() * tensor.element_size() // workers
+
+
+def _next_words(prev_output_BT: Tensor, parts: ParallelParts) -> Tensor:
+    """The target of each word of a decoder input: the next one; of the last, the sentence's first
+    (fairseq moves the end-of-sentence mark to the front)."""
+    real = prev_output_BT.ne(parts.target_pad)
+    following = prev_output_BT.roll(-1, dims=1)
+    is_last = real & ~torch.cat((real[:, 1:], torch.zeros_like(real[:, :1])), dim=1)
+    first = prev_output_BT.gather(1, real.to(torch.uint8).argmax(1, keepdim=True))
+    return torch.where(is_last, first, following)

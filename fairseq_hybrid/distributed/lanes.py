@@ -1,0 +1,79 @@
+"""Point-to-point messages between the workers of a group, in lanes that cannot block each other.
+
+A lane is (source, target, kind). Messages of a lane arrive in the order they were sent; lanes do
+not wait for one another. With gloo a lane is a tag. nccl has no tags and runs the messages of a
+communicator one after the other, so there each lane is a process group of its own (two ranks),
+with its own stream: `isend` and `irecv` only put work on it, and `wait` makes the computing stream
+wait, not the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+class Lanes:
+    """This worker's ends of the lanes of its group.
+
+    `ranks`: global ranks of the group's workers, `wanted`: (source, target, kind) by position in
+    the group. Every worker of the job must make the same `Lanes` in the same order (nccl groups
+    are made by all), so it is given all groups and picks its own.
+    """
+
+    def __init__(
+        self, groups: list[list[int]], group: Any, wanted: Iterable[tuple[int, int, str]]
+    ) -> None:
+        rank = dist.get_rank()
+        wanted = sorted(set(wanted))
+        self.ranks = next(ranks for ranks in groups if rank in ranks)
+        self.tags = {lane: tag for tag, lane in enumerate(wanted, start=1)}
+        self.groups: dict[tuple[int, int, str], Any] = {}
+        self.bytes_sent = 0
+        self.under_way: list[tuple[Any, Tensor]] = []
+        if dist.get_backend(group) != "gloo":
+            for ranks in groups:
+                for lane in wanted:
+                    pair = dist.new_group([ranks[lane[0]], ranks[lane[1]]])
+                    if ranks is self.ranks:
+                        self.groups[lane] = pair
+        self.group = group
+
+    def send(self, tensor: Tensor, lane: tuple[int, int, str]) -> None:
+        """Start sending; the tensor is kept until it is gone (`drain`)."""
+        tensor = tensor.contiguous()
+        if tensor.numel() == 0:
+            return
+        to, group, tag = self.ranks[lane[1]], *self._way(lane)
+        self.under_way.append((dist.isend(tensor, to, group=group, tag=tag), tensor))
+        self.bytes_sent += tensor.numel() * tensor.element_size()
+
+    def receive(self, into: Tensor, lane: tuple[int, int, str]) -> Any:
+        """Start receiving; `.wait()` on the result before `into` is read."""
+        if into.numel() == 0:
+            return _Nothing()
+        source, group, tag = self.ranks[lane[0]], *self._way(lane)
+        return dist.irecv(into, source, group=group, tag=tag)
+
+    def _way(self, lane: tuple[int, int, str]) -> tuple[Any, int]:
+        own = self.groups.get(lane)
+        return (self.group, self.tags[lane]) if own is None else (own, 0)
+
+    def drain(self) -> None:
+        """Let go of what has been sent."""
+        for work, _ in self.under_way:
+            work.wait()
+        self.under_way.clear()
+
+
+class _Nothing:
+    def wait(self) -> None:
+        pass
+
+
+def flatten(tensors: list[Tensor]) -> Tensor:
+    return torch.cat([t.reshape(-1) for t in tensors])

@@ -1,0 +1,61 @@
+"""One update in float64 over real processes: the gradients of a single process, to 1e-9."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from gradient_workers import cases
+from jobs import finish, start
+
+WORKER = Path(__file__).with_name("gradient_workers.py")
+
+
+def run_all(folder: Path, world: int) -> dict:
+    """Results of every process, by rank and "reference"."""
+    names = [*map(str, range(world)), "reference"]
+    processes = [start(sys.executable, WORKER, folder, world, name) for name in names]
+    for process in processes:
+        finish(process).ok()
+    return {name: torch.load(folder / f"{name}.pt") for name in names}
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    return {world: run_all(tmp_path_factory.mktemp("gradients"), world) for world in (2, 4)}
+
+
+everything = [(world, case.name) for world in (2, 4) for case in cases(world)]
+
+
+@pytest.mark.parametrize(("world", "name"), everything, ids=[f"{w}: {n}" for w, n in everything])
+def test_gradients_are_those_of_one_process(results, world, name):
+    expected = results[world]["reference"][name]
+    workers = [results[world][str(rank)][name] for rank in range(world)]
+    assert sum(w["loss"] for w in workers) == pytest.approx(expected["loss"], rel=1e-12)
+    for worker in workers:
+        assert worker["norm"].item() == pytest.approx(expected["norm"].item(), rel=1e-9)
+        mine = {
+            parameter
+            for parameter in expected["grads"]
+            if worker["owners"][parameter] in (None, worker["stage"])
+        }
+        assert worker["grads"].keys() == mine  # and nothing of what others own
+        for parameter in mine:
+            got, want = worker["grads"][parameter], expected["grads"][parameter]
+            assert want.abs().max() > 1e-6
+            torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-11, msg=parameter)
+    held = set().union(*(worker["grads"] for worker in workers))
+    assert held == expected["grads"].keys()
+
+
+def test_layers_are_owned_and_the_head_is_shared(results):
+    owners = results[2]["0"]["hybrid 2 chunk=2 x1 encoder_layers=4"]["owners"]
+    assert owners["encoder.layers.1.lstm.weight_hh_l0"] == 0
+    assert owners["decoder.layers.2.lstm.weight_hh_l0"] == 1
+    assert owners["encoder.embed_tokens.weight"] == owners["decoder.embed_tokens.weight"] == 0
+    assert owners["decoder.head.output.weight"] is None
+    owners = results[2]["0"]["model_parallel 2 chunk=3 x1 encoder_layers=4"]["owners"]
+    assert owners["decoder.head.output.weight"] == 1
