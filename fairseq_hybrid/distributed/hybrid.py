@@ -335,10 +335,8 @@ class WavefrontParallel(nn.Module):
         if not home:  # no rows, and the loss that is no loss starts the reverse pass
             vocabulary = self.parts.head.output.out_features
             nothing = tops[0][:0].unsqueeze(1).expand(0, vocabulary)
-            return nothing, {
-                "attn": [None],
-                "targets": tokens[0][1].new_empty(0).to(nothing.device),
-            }
+            no_targets = torch.empty(0, dtype=torch.long, device=nothing.device)
+            return nothing, {"attn": [None], "targets": no_targets}
         if not self.head_on_last:
             return self._head(tops, batches[home[0]], tokens[home[0]][1])
         logits, targets = [], []

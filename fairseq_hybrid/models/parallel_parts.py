@@ -25,8 +25,10 @@ class ParallelParts:
 
     The forward pass in these terms, for any split of the layers and of time:
 
-        src = Packing.from_tokens(src_tokens, source_pad);  x_ME = embed_source(src.pack(src_tokens))
-        tgt = Packing.from_tokens(prev_output_tokens, target_pad);  x_NE = embed_target(...)
+        src = Packing.from_tokens(src_tokens, source_pad)
+        tgt = Packing.from_tokens(prev_output_tokens, target_pad)
+        x_ME = embed_source(src.pack(src_tokens))
+        x_NE = embed_target(tgt.pack(prev_output_tokens))
         enc_MH, states = run_layers(encoder_layers, x_ME, src.batch_sizes)
         states = [join_state(state, src, tgt) for state in states]
         dec_NH, _ = run_layers(decoder_layers, x_NE, tgt.batch_sizes, states)
