@@ -5,8 +5,7 @@ layers that start from their states; the workers of a group, one per stage, pass
 of them through their layers as a wavefront in time (schedule.py, wavefront.py). Then
 
 * hybrid          every worker computes attention, softmax and loss of its own batch, and the
-                  gradients of that part are summed over all workers while the reverse wavefront
-                  runs;
+                  gradients of that part are summed while the reverse wavefront runs;
 * model_parallel  the last stage does so for all batches.
 
 Gradients, optimizer state and checkpoints: ownership.py. In evaluation the wrapper is the model
@@ -19,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, Optional
 
@@ -32,7 +32,7 @@ from fairseq_hybrid.compat.messages import UserError
 from fairseq_hybrid.distributed import schedule, wavefront
 from fairseq_hybrid.distributed.backends import add_option, register_backend
 from fairseq_hybrid.distributed.lanes import Lanes, flatten
-from fairseq_hybrid.distributed.ownership import Group, Ownership
+from fairseq_hybrid.distributed.ownership import Group, Ownership, Shared
 from fairseq_hybrid.distributed.schedule import DECODER, ENCODER, STATE, TOP, UP, WHOLE
 from fairseq_hybrid.distributed.stopwatch import SEND, WAIT, Stopwatch
 from fairseq_hybrid.models.packing import Packing
@@ -164,11 +164,11 @@ class WavefrontParallel(nn.Module):
         self.chunk, self.head_on_last = chunk, head_on_last
         self.parts: ParallelParts = module.parallel_parts()
         self.watch = Stopwatch()
-        self.accumulating = False
+        self.accumulating = self.leave_sums = False
+        self.replica_bytes = 0
         self.ideal = 1.0
         self._make_groups(process_group, stages)
         self._place_layers()
-        self.reduction = SharedReduction(self)
 
     # Set-up
 
@@ -185,7 +185,6 @@ class WavefrontParallel(nn.Module):
             meta=make(grid, backend="gloo")[0],
         )
         self.column = make(columns)[0] if self.replicas > 1 else None
-        self.everyone = dist.new_group()
         self.everyone_meta = dist.new_group(backend="gloo")
         last, homes = stages - 1, [stages - 1] if self.head_on_last else range(stages)
         wanted = [(s, s + 1, UP) for s in range(last)]
@@ -217,10 +216,15 @@ class WavefrontParallel(nn.Module):
             watch=self.watch,
         )
         self.ranges = ranges
-        self.ownership = Ownership(self.module, self._owners(), self.group)
+        users = self._users()
+        embeddings = [parts.source_embedding.weight]
+        if parts.decoder_splits:
+            embeddings.append(parts.target_embedding.weight)
+        self.ownership = Ownership(self.module, owners(users, embeddings), self.group)
+        self.shared = Shared(users, self.ownership, self.watch)
 
-    def _owners(self) -> dict[nn.Parameter, int]:
-        """Parameter → the only stage that uses it. What several use is shared."""
+    def _users(self) -> dict[nn.Parameter, set[int]]:
+        """Parameter → the stages that compute with it."""
         parts, last = self.parts, len(self.ranges) - 1
         users: dict[nn.Parameter, set[int]] = {p: set() for p in self.module.parameters()}
         heads = {last} if self.head_on_last else set(range(last + 1))
@@ -236,18 +240,16 @@ class WavefrontParallel(nn.Module):
         use(parts.source_embedding, {0})
         use(parts.target_embedding, {0} if parts.decoder_splits else heads)
         use(parts.head, heads)
-        return {p: next(iter(s)) for p, s in users.items() if len(s) == 1 and p.requires_grad}
+        return users
 
     # Training
 
     def forward(self, src_tokens: Tensor, src_lengths: Tensor, prev_output_tokens: Tensor):
         if not (self.training and torch.is_grad_enabled()):
             return self.module(src_tokens, src_lengths, prev_output_tokens)
+        self.shared.start_refresh()
         with self.watch.span(SEND, "exchange batches"):
-            everyones = self._exchange(src_tokens, prev_output_tokens)
-        self.reduction.note_words(everyones)
-        mine = self.group.ranks[0] if self._gathers_everyones() else 0
-        tokens = everyones[mine : mine + self.stage.count]
+            tokens = self._exchange(src_tokens, prev_output_tokens)
         batches = self._batches(tokens, src_tokens.device)
         plan = schedule.wavefront(
             self.stage.count,
@@ -258,15 +260,12 @@ class WavefrontParallel(nn.Module):
         )
         self.ideal = schedule.efficiency(plan, lambda s, unit: self._cost(s, unit, batches))
         tops = wavefront.run(self.stage, plan, batches, self._before_backward)
+        self.shared.finish_refresh()
         return self._heads(tops, tokens, batches)
 
-    def _gathers_everyones(self) -> bool:
-        return self.reduction.needs_words and self.replicas > 1
-
     def _exchange(self, src: Tensor, tgt: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Source and target words of all batches of the group (or of all groups), on the host."""
-        meta = self.everyone_meta if self._gathers_everyones() else self.group.meta
-        workers = dist.get_world_size(meta)
+        """Source and target words of all batches of the group, on the host."""
+        meta, workers = self.group.meta, self.stage.count
         shape = torch.tensor([*src.shape, *tgt.shape])
         shapes = [torch.empty_like(shape) for _ in range(workers)]
         dist.all_gather(shapes, shape, group=meta)
@@ -379,13 +378,16 @@ class WavefrontParallel(nn.Module):
 
     def _before_backward(self) -> None:
         if not self.accumulating:
-            self.reduction.start()
+            self.shared.start_reduce()
 
     def all_reduce_grads(self) -> None:
-        """Complete the gradients: the mean over all workers, as under legacy_ddp."""
+        """Complete the gradients: the mean over all workers, as under legacy_ddp.
+
+        (The sum, if `leave_sums`: who asks for it scales it together with the rest.)
+        """
         if self.accumulating:
             return
-        self.reduction.finish()
+        self.shared.finish_reduce()
         owned = self.ownership.owned
         for p in owned:
             if p.grad is None:
@@ -395,80 +397,31 @@ class WavefrontParallel(nn.Module):
             flat = flatten(grads)
             with self.watch.span(WAIT, "sum over replicas"):
                 dist.all_reduce(flat, group=self.column)
-            self.lanes.bytes_sent += ring_bytes(flat, self.replicas)
+            self.replica_bytes += ring_bytes(flat, self.replicas)
             for p, grad in zip(owned, flat.split([g.numel() for g in grads])):
                 p.grad = grad.view_as(p)
             grads = [p.grad for p in owned]
-        if grads:
+        if grads and not self.leave_sums:
             torch._foreach_div_(grads, float(self.world))
         self.ownership.dirty = True
 
-
-class SharedReduction:
-    """Sums the gradients of shared parameters over all workers while the reverse wavefront runs.
-
-    They are complete when it begins, but for embeddings that are also output weights: stage 0 adds
-    to those at the very end. Only the rows of the words in the update then follow.
-    """
-
-    def __init__(self, parallel: WavefrontParallel):
-        self.parallel = parallel
-        self.shared = parallel.ownership.shared
-        parts, shared = parallel.parts, {id(p) for p in self.shared}
-        embeddings = [(0, parts.source_embedding)]
-        if parts.decoder_splits:
-            embeddings.append((1, parts.target_embedding))
-        self.late: dict[nn.Parameter, list[int]] = {}
-        """parameter → which words (source 0, target 1) stage 0 looks up in it"""
-        for side, embedding in embeddings:
-            if id(embedding.weight) in shared:
-                self.late.setdefault(embedding.weight, []).append(side)
-        self.work = self.flat = self.words = None
-
     @property
-    def needs_words(self) -> bool:
-        return bool(self.late)
+    def bytes_sent(self) -> int:
+        return self.lanes.bytes_sent + self.shared.bytes_sent + self.replica_bytes
 
-    def note_words(self, everyones: list[tuple[Tensor, Tensor]]) -> None:
-        if self.late:
-            self.words = everyones
 
-    def start(self) -> None:
-        if not self.shared:
-            return
-        watch = self.parallel.watch
-        with watch.span(SEND, "start summing shared gradients"):
-            self.flat = flatten(
-                [torch.zeros_like(p) if p.grad is None else p.grad for p in self.shared]
-            )
-            for p in self.late:
-                p.grad = None
-            self.work = dist.all_reduce(self.flat, group=self.parallel.everyone, async_op=True)
-        self.parallel.lanes.bytes_sent += ring_bytes(self.flat, self.parallel.world)
-
-    def finish(self) -> None:
-        if not self.shared:
-            return
-        if self.work is None:
-            self.start()
-        with self.parallel.watch.span(WAIT, "shared gradients"):
-            self.work.wait()
-        late = {p: p.grad for p in self.late}
-        for p, grad in zip(self.shared, self.flat.split([p.numel() for p in self.shared])):
-            p.grad = grad.view_as(p)
-        for p, grad in late.items():
-            self._add_rows(p, grad)
-        self.flat.div_(self.parallel.world)
-        self.work = self.flat = None
-
-    def _add_rows(self, p: nn.Parameter, grad: Tensor | None) -> None:
-        words = [pair[side].flatten() for pair in self.words for side in self.late[p]]
-        ids = torch.cat(words).unique().to(p.device)
-        rows = p.new_zeros(len(ids), p.size(1)) if grad is None else grad.index_select(0, ids)
-        with self.parallel.watch.span(WAIT, "shared embedding rows"):
-            dist.all_reduce(rows, group=self.parallel.everyone)
-        self.parallel.lanes.bytes_sent += ring_bytes(rows, self.parallel.world)
-        p.grad.index_add_(0, ids, rows)
+def owners(
+    users: dict[nn.Parameter, set[int]], embeddings: Sequence[nn.Parameter]
+) -> dict[nn.Parameter, int]:
+    """Who keeps gradient and optimizer state: of the users, the one with the least to keep so far,
+    but stage 0 for the embeddings, which it needs when an update begins."""
+    first = {id(p) for p in embeddings}
+    chosen: dict[nn.Parameter, int] = {}
+    load: dict[int, int] = defaultdict(int)
+    for p, stages in sorted(users.items(), key=lambda item: (len(item[1]), -item[0].numel())):
+        chosen[p] = 0 if id(p) in first else min(stages or {0}, key=lambda s: (load[s], s))
+        load[chosen[p]] += p.numel()
+    return chosen
 
 
 def ring_bytes(tensor: Tensor, workers: int) -> int:

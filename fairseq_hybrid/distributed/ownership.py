@@ -1,9 +1,11 @@
 """Which worker has the gradients and the optimizer state of which parameter.
 
-Every worker keeps all weights, so that validation, checkpoints and generation are ordinary, but a
-parameter that only one stage uses is *owned* by it: its gradient and its optimizer state exist
-there alone, and the copies elsewhere are out of date until `refresh`. The other parameters are
-*shared*: every worker has their summed gradient and updates them alike.
+Every worker keeps all weights, so that validation, checkpoints and generation are ordinary, but
+each parameter is *owned* by one stage: its gradient and its optimizer state exist there alone, and
+the copies elsewhere are out of date until `refresh`. What only one stage uses belongs to it; what
+several use (attention and softmax) belongs to one of them, which gets the others' gradients while
+the reverse wavefront runs and sends the new weights while the next wavefront runs (`Shared`): as
+much traffic as summing everywhere, but one optimizer step and one optimizer state for all.
 
 A checkpoint holds everything: `gather_state` brings the owners' optimizer state to the worker that
 writes it, under the numbers an ordinary optimizer would give, and after loading `forget` drops what
@@ -21,6 +23,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from fairseq_hybrid.distributed.lanes import flatten
+from fairseq_hybrid.distributed.stopwatch import SEND, WAIT
 
 
 @dataclass(frozen=True)
@@ -45,14 +48,13 @@ class Ownership:
         self.module, self.owners, self.group = module, owners, group
         self.names = {name: p for name, p in module.named_parameters() if p.requires_grad}
         parameters = list(self.names.values())
-        self.owned = [p for p in parameters if owners.get(p) == group.stage]
-        self.shared = [p for p in parameters if p not in owners]
+        self.owned = [p for p in parameters if owners[p] == group.stage]
         self.dirty = False
+        """whether an update has been made since the last `refresh`"""
 
     def norm(self) -> Tensor:
-        """Norm of the whole gradient, every parameter counted once; the same on all workers."""
-        counted = self.owned + (self.shared if self.group.stage == 0 else [])
-        grads = [p.grad for p in counted if p.grad is not None]
+        """Norm of the whole gradient; the same on all workers."""
+        grads = [p.grad for p in self.owned if p.grad is not None]
         device = next(iter(self.names.values())).device
         total = torch.zeros((), dtype=torch.float64, device=device)
         if grads:
@@ -79,7 +81,7 @@ class Ownership:
             theirs = [
                 tensors[name]
                 for name, p in self.names.items()
-                if self.owners.get(p) == stage and name in tensors
+                if self.owners[p] == stage and name in tensors
             ]
             if not theirs:
                 continue
@@ -101,7 +103,7 @@ class Ownership:
             return None
         state_dict = optimizer.state_dict()
         numbers = dict(state_dict["state"])
-        mine = set(self._numbered(optimizer, self.owned + self.shared))
+        mine = set(self._numbered(optimizer, self.owned))
         # Half-precision optimizers make (zero) state for foreign parameters too.
         numbers = {n: s for n, s in numbers.items() if n in mine or n not in self._all(optimizer)}
         for rank in self.group.ranks[1:]:
@@ -150,6 +152,89 @@ class Ownership:
                     values[key] = torch.empty(value.shape, dtype=value.dtype)
                     dist.recv(values[key], rank, group=self.group.meta)
         return state
+
+
+class Shared:
+    """Parameters that several stages use, each of them owned by one.
+
+    The gradients are complete when the reverse wavefront begins (`start_reduce`, `finish_reduce`
+    after it), but for embeddings that are also output weights: those belong to stage 0, which adds
+    its share at the end. The weights are needed when the forward wavefront ends (`start_refresh` at
+    its beginning, `finish_refresh` after it).
+    """
+
+    def __init__(self, users: Mapping[nn.Parameter, set[int]], ownership: Ownership, watch: Any):
+        self.ownership, self.group, self.watch = ownership, ownership.group, watch
+        self.by_owner: dict[int, list[nn.Parameter]] = {}
+        for p in ownership.names.values():
+            if len(users[p]) > 1:
+                self.by_owner.setdefault(ownership.owners[p], []).append(p)
+        ranks = self.group.ranks
+        # Of its own: nccl runs the messages of a group one after the other.
+        self.handle = dist.new_subgroups_by_enumeration(all_groups(ranks))[0]
+        self.under_way: list[tuple[int, Tensor, Any]] = []
+        self.stale = False
+        self.bytes_sent = 0
+
+    def start_reduce(self) -> None:
+        with self.watch.span(SEND, "start summing shared gradients"):
+            for owner, params in self.by_owner.items():
+                flat = flatten([torch.zeros_like(p) if p.grad is None else p.grad for p in params])
+                for p in params:
+                    p.grad = None
+                rank = self.group.ranks[owner]
+                work = dist.reduce(flat, rank, group=self.handle, async_op=True)
+                self.under_way.append((owner, flat, work))
+                if owner != self.group.stage:
+                    self.bytes_sent += flat.numel() * flat.element_size()
+
+    def finish_reduce(self) -> None:
+        for owner, flat, work in self._arrived("shared gradients"):
+            work.wait()
+            if owner != self.group.stage:
+                continue
+            params = self.by_owner[owner]
+            for p, grad in zip(params, flat.split([p.numel() for p in params])):
+                late, p.grad = p.grad, grad.view_as(p)
+                if late is not None:
+                    p.grad += late
+        self.stale = True
+
+    def start_refresh(self) -> None:
+        """Send the weights of the last update to where they are needed."""
+        if not (self.stale and self.ownership.dirty):
+            return
+        with self.watch.span(SEND, "start refreshing shared weights"):
+            for owner, params in self.by_owner.items():
+                flat = flatten([p.detach() for p in params])
+                rank = self.group.ranks[owner]
+                work = dist.broadcast(flat, rank, group=self.handle, async_op=True)
+                self.under_way.append((owner, flat, work))
+                if owner == self.group.stage:
+                    others = len(self.group.ranks) - 1
+                    self.bytes_sent += flat.numel() * flat.element_size() * others
+        self.stale = False
+
+    @torch.no_grad()
+    def finish_refresh(self) -> None:
+        for owner, flat, work in self._arrived("shared weights"):
+            work.wait()
+            if owner != self.group.stage:
+                params = self.by_owner[owner]
+                for p, new in zip(params, flat.split([p.numel() for p in params])):
+                    p.copy_(new.view_as(p))
+
+    def _arrived(self, what: str):
+        under_way, self.under_way = self.under_way, []
+        for transfer in under_way:
+            with self.watch.span(WAIT, f"wait for {what}"):
+                yield transfer
+
+
+def all_groups(ranks: list[int]) -> list[list[int]]:
+    """The groups of stages of the whole job, given one of them."""
+    size = len(ranks)
+    return [list(range(r, r + size)) for r in range(0, dist.get_world_size(), size)]
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ class Report:
         since = number - self.first
         watch.tracing = bool(self.trace) and since in TRACED
         watch.lap()
-        sent = parallel.lanes.bytes_sent
+        sent = parallel.bytes_sent
         begin = time.perf_counter()
         yield
         took = time.perf_counter() - begin
@@ -48,7 +48,7 @@ class Report:
         mine = [
             100 * seconds.get(WAIT, 0.0) / took,
             100 * seconds.get(SEND, 0.0) / took,
-            (parallel.lanes.bytes_sent - sent) / 1e6,
+            (parallel.bytes_sent - sent) / 1e6,
         ]
         self._log(torch.tensor(mine))
         if watch.tracing:

@@ -13,6 +13,7 @@ import sys
 from typing import Any
 
 import torch
+from fairseq.optim import FairseqOptimizer
 from fairseq.trainer import Trainer
 
 from fairseq_hybrid.compat import checkpoints
@@ -44,6 +45,11 @@ class HybridTrainer(Trainer):
         # The workers depend on each other within an update: none of them can skip its part.
         with self.report.update(self.get_num_updates()):
             return super().train_step(samples, raise_oom=True)
+
+    def _build_optimizer(self) -> None:
+        super()._build_optimizer()
+        if self.spread is not None:
+            self.spread.leave_sums = scale_once(self._optimizer, self.spread)
 
     def clip_grad_norm(self, clip_norm: float) -> torch.Tensor:
         if self.spread is None:
@@ -98,3 +104,39 @@ class HybridTrainer(Trainer):
         if self.spread is not None:
             self.spread.ownership.forget(self.optimizer)
         return extra_state
+
+
+class ScaleOnce:
+    """Makes fairseq's optimizer touch the gradients once an update.
+
+    fairseq averages over workers, divides by the sample size and clips: three times over all
+    gradients. Here the factors are collected and applied together.
+    """
+
+    factor = 1.0
+    spread: WavefrontParallel
+
+    def multiply_grads(self, c: Any) -> None:
+        self.factor = self.factor * c
+
+    def clip_grad_norm(self, max_norm: float, aggregate_norm_fn: Any = None) -> torch.Tensor:
+        norm = self.spread.ownership.norm() * self.factor / self.spread.world
+        scale = self.factor / self.spread.world
+        if max_norm > 0:
+            scale = scale * (max_norm / (norm + 1e-6)).clamp(max=1)
+        grads = [p.grad for p in self.params if p.grad is not None]
+        torch._foreach_mul_(grads, torch.as_tensor(scale, dtype=norm.dtype, device=norm.device))
+        self.factor = 1.0
+        return norm
+
+
+def scale_once(optimizer: Any, spread: WavefrontParallel) -> bool:
+    """Turn `optimizer` into one that scales once, if it is of the plain kind."""
+    kind = type(optimizer)
+    if kind.multiply_grads is not FairseqOptimizer.multiply_grads:
+        return False
+    if kind.clip_grad_norm is not FairseqOptimizer.clip_grad_norm:
+        return False
+    # The name is written to checkpoints: it stays.
+    optimizer.__class__ = type(kind.__name__, (ScaleOnce, kind), {"spread": spread})
+    return True

@@ -133,14 +133,14 @@ def parallel(case: Case, rank: int) -> dict:
     model.all_reduce_grads()
     model.lanes.drain()
     grads = {n: p.grad for n, p in model.module.named_parameters() if p.grad is not None}
-    owners = {n: model.ownership.owners.get(p) for n, p in model.module.named_parameters()}
+    owners = {n: model.ownership.owners[p] for n, p in model.module.named_parameters()}
     return {
         "loss": loss,
         "grads": grads,
         "norm": model.ownership.norm(),
         "stage": model.group.stage,
         "owners": owners,
-        "sent": model.lanes.bytes_sent,
+        "sent": model.bytes_sent,
         "ideal": model.ideal,
     }
 

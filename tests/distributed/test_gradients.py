@@ -40,7 +40,7 @@ def test_gradients_are_those_of_one_process(results, world, name):
         mine = {
             parameter
             for parameter in expected["grads"]
-            if worker["owners"][parameter] in (None, worker["stage"])
+            if worker["owners"][parameter] == worker["stage"]
         }
         assert worker["grads"].keys() == mine  # and nothing of what others own
         for parameter in mine:
@@ -51,11 +51,11 @@ def test_gradients_are_those_of_one_process(results, world, name):
     assert held == expected["grads"].keys()
 
 
-def test_layers_are_owned_and_the_head_is_shared(results):
+def test_every_parameter_has_one_owner(results):
     owners = results[2]["0"]["hybrid 2 chunk=2 x1 encoder_layers=4"]["owners"]
     assert owners["encoder.layers.1.lstm.weight_hh_l0"] == 0
     assert owners["decoder.layers.2.lstm.weight_hh_l0"] == 1
     assert owners["encoder.embed_tokens.weight"] == owners["decoder.embed_tokens.weight"] == 0
-    assert owners["decoder.head.output.weight"] is None
-    owners = results[2]["0"]["model_parallel 2 chunk=3 x1 encoder_layers=4"]["owners"]
-    assert owners["decoder.head.output.weight"] == 1
+    assert owners["decoder.head.output.weight"] == 1  # stage 0 has the embeddings to keep
+    owners = results[2]["0"]["hybrid 2 chunk=2 x1 encoder_layers=4 share_all_embeddings=True"]
+    assert owners["owners"]["encoder.embed_tokens.weight"] == 0  # it is the output's weight, too
