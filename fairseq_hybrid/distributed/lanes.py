@@ -4,7 +4,8 @@ A lane is (source, target, kind). Messages of a lane arrive in the order they we
 not wait for one another. With gloo a lane is a tag. nccl has no tags and runs the messages of a
 communicator one after the other, so there each lane is a process group of its own (two ranks),
 with its own stream: `isend` and `irecv` only put work on it, and `wait` makes the computing stream
-wait, not the host.
+wait, not the host. Its first message is different: there the host waits for the other end. So
+every lane is opened with one message at the start, by all workers in the same order.
 """
 
 from __future__ import annotations
@@ -42,6 +43,17 @@ class Lanes:
                     if ranks is self.ranks:
                         self.groups[lane] = pair
         self.group = group
+        if self.groups:
+            self._open(wanted)
+
+    def _open(self, wanted: list[tuple[int, int, str]]) -> None:
+        me = self.ranks.index(dist.get_rank())
+        word = torch.zeros(1, device=torch.device("cuda", torch.cuda.current_device()))
+        for lane in wanted:
+            if lane[0] == me:
+                dist.send(word, self.ranks[lane[1]], group=self.groups[lane])
+            elif lane[1] == me:
+                dist.recv(word, self.ranks[lane[0]], group=self.groups[lane])
 
     def send(self, tensor: Tensor, lane: tuple[int, int, str]) -> None:
         """Start sending; the tensor is kept until it is gone (`drain`)."""
