@@ -30,24 +30,16 @@ look at that one.
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
-import logging
 import multiprocessing
 import os
-import platform
 import statistics
-import subprocess
-import sys
 import time
-import warnings
 from argparse import Namespace
 from pathlib import Path
 
 import torch
-
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+from common import ROOT, environment, medians, prepare, ratios
 
 SIZES = dict(
     encoder_embed_dim=256,
@@ -66,38 +58,6 @@ SYSTEMS = {
 }
 BASELINE = "fairseq lstm"
 SMOOTHING = 0.1
-
-
-def prepare(text: Path, cache: Path, vocab: int) -> Path:
-    """Sentencepiece and fairseq-preprocess, once; returns the folder for fairseq."""
-    done = cache / "bin" / "dict.en.txt"
-    if done.exists():
-        return done.parent
-    import sentencepiece
-
-    cache.mkdir(parents=True, exist_ok=True)
-    sentencepiece.SentencePieceTrainer.train(
-        input=[str(text / f"train.{side}") for side in ("de", "en")],
-        model_prefix=str(cache / "spm"),
-        vocab_size=vocab,
-        model_type="bpe",
-        character_coverage=1.0,
-        minloglevel=2,
-    )
-    pieces = sentencepiece.SentencePieceProcessor(model_file=str(cache / "spm.model"))
-    splits = {"train": "train", "valid": "valid", "test2016": "test"}
-    for name, split in splits.items():
-        for side in ("de", "en"):
-            lines = (text / f"{name}.{side}").read_text(encoding="utf-8").splitlines()
-            encoded = (" ".join(words) for words in pieces.encode(lines, out_type=str))
-            (cache / f"{split}.{side}").write_text("\n".join(encoded) + "\n", encoding="utf-8")
-    command = [
-        *(sys.executable, "-m", "fairseq_cli.preprocess", "-s", "de", "-t", "en"),
-        *(f"--{split}pref={cache / split}" for split in splits.values()),
-        *("--destdir", str(cache / "bin"), "--joined-dictionary"),
-    ]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    return done.parent
 
 
 class System:
@@ -194,8 +154,6 @@ def sgemm_peak(size: int = 1536, seconds: float = 0.5) -> float:
 def serve(connection, name: str, options, data: Path) -> None:
     """A system's process: answers "train" and "generate" with the seconds they took."""
     torch.set_num_threads(1)
-    logging.disable(logging.WARNING)
-    warnings.simplefilter("ignore")
     if name.startswith("hybrid"):
         import fairseq_hybrid  # noqa: F401  (registers the model)
     elif name.endswith("buffers kept"):
@@ -288,46 +246,10 @@ def rates(counts: dict, seconds: dict, unit: str) -> dict:
         rate = {n: [c / s[i] for c, s in zip(counts[n], seconds[n])] for n in counts}
         result[clock] = {
             unit: medians(rate, 2),
-            "ratio": ratios(rate),
+            "ratio": ratios(rate, BASELINE),
             "rounds": {n: [round(v, 2) for v in values] for n, values in rate.items()},
         }
     return result
-
-
-def medians(values: dict[str, list[float]], digits: int) -> dict[str, float]:
-    return {name: round(statistics.median(v), digits) for name, v in values.items()}
-
-
-def ratios(rates: dict[str, list[float]]) -> dict[str, float]:
-    """Median of the ratios within each round: what the machine does to both cancels out."""
-    if BASELINE not in rates:
-        return {}
-    return {
-        name: round(statistics.median(a / b for a, b in zip(values, rates[BASELINE])), 2)
-        for name, values in rates.items()
-    }
-
-
-def environment() -> dict:
-    def shell(*command):
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-        return done.stdout.strip()
-
-    model = [
-        s for s in Path("/proc/cpuinfo").read_text().splitlines() if s.startswith("model name")
-    ]
-    import importlib.metadata
-
-    return {
-        "machine": model[0].split(":")[1].strip() if model else platform.processor(),
-        "date": datetime.datetime.now().isoformat(timespec="seconds"),
-        "commit": shell("git", "rev-parse", "--short", "HEAD") or "none",
-        "dirty": bool(shell("git", "status", "--porcelain")),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "fairseq": importlib.metadata.version("fairseq-fixed"),
-        "threads": torch.get_num_threads(),
-    }
 
 
 def report(result: dict) -> None:
@@ -369,8 +291,6 @@ def main() -> None:
     options = parser.parse_args()  # fmt: skip
 
     torch.set_num_threads(1)
-    logging.disable(logging.WARNING)
-    warnings.simplefilter("ignore")
     if not (options.data / "train.de").exists():
         parser.error(
             f"--data {options.data}: no train.de there; see examples/translation/multi30k.sh"

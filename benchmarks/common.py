@@ -1,0 +1,104 @@
+"""What the benchmarks share: Multi30k for fairseq, medians, and where a number was measured.
+
+Importing this module makes the package of this folder importable and fairseq's log silent.
+"""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import logging
+import platform
+import re
+import statistics
+import subprocess
+import sys
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+logging.disable(logging.WARNING)
+warnings.simplefilter("ignore")
+
+MULTI30K = {"train": "train", "valid": "valid", "test2016": "test"}
+"""file of Multi30k → split"""
+
+
+def prepare(text: Path, cache: Path, vocab: int, splits: Mapping[str, str] = MULTI30K) -> Path:
+    """Sentencepiece and fairseq-preprocess, once; returns the folder for fairseq.
+
+    If the text has not enough words for `vocab` pieces, there are as many as it can give.
+    """
+    done = cache / "bin" / "dict.en.txt"
+    if done.exists():
+        return done.parent
+    import sentencepiece
+
+    cache.mkdir(parents=True, exist_ok=True)
+    sentencepiece.SentencePieceTrainer.train(
+        input=[str(text / f"train.{side}") for side in ("de", "en")],
+        model_prefix=str(cache / "spm"),
+        vocab_size=vocab,
+        hard_vocab_limit=False,
+        model_type="bpe",
+        character_coverage=1.0,
+        minloglevel=2,
+    )
+    pieces = sentencepiece.SentencePieceProcessor(model_file=str(cache / "spm.model"))
+    for name, split in splits.items():
+        for side in ("de", "en"):
+            lines = (text / f"{name}.{side}").read_text(encoding="utf-8").splitlines()
+            encoded = (" ".join(words) for words in pieces.encode(lines, out_type=str))
+            (cache / f"{split}.{side}").write_text("\n".join(encoded) + "\n", encoding="utf-8")
+    command = [
+        *(sys.executable, "-m", "fairseq_cli.preprocess", "-s", "de", "-t", "en"),
+        *(f"--{split}pref={cache / split}" for split in splits.values()),
+        *("--destdir", str(cache / "bin"), "--joined-dictionary"),
+    ]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return done.parent
+
+
+def medians(values: Mapping[str, list[float]], digits: int) -> dict[str, float]:
+    return {name: round(statistics.median(v), digits) for name, v in values.items()}
+
+
+def ratios(rates: Mapping[str, list[float]], baseline: str) -> dict[str, float]:
+    """Median of the ratios within each round: what the machine does to both cancels out."""
+    if baseline not in rates:
+        return {}
+    return {
+        name: round(statistics.median(a / b for a, b in zip(values, rates[baseline])), 2)
+        for name, values in rates.items()
+    }
+
+
+def environment() -> dict:
+    def shell(*command):
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    model = [
+        s for s in Path("/proc/cpuinfo").read_text().splitlines() if s.startswith("model name")
+    ]
+    return {
+        "machine": model[0].split(":")[1].strip() if model else platform.processor(),
+        "date": datetime.datetime.now().isoformat(timespec="seconds"),
+        "commit": shell("git", "rev-parse", "--short", "HEAD") or "none",
+        "dirty": bool(shell("git", "status", "--porcelain")),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "fairseq": importlib.metadata.version("fairseq-fixed"),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def command() -> str:
+    """The command line, without folders of this machine."""
+    program = f"benchmarks/{Path(sys.argv[0]).name}"
+    words = (re.sub(r"(^|=)[/~]\S*/", r"\1…/", word) for word in sys.argv[1:])
+    return " ".join(["python", program, *words])
