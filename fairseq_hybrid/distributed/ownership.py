@@ -182,9 +182,7 @@ class Shared:
                 flat = flatten([torch.zeros_like(p) if p.grad is None else p.grad for p in params])
                 for p in params:
                     p.grad = None
-                rank = self.group.ranks[owner]
-                work = dist.reduce(flat, rank, group=self.handle, async_op=True)
-                self.under_way.append((owner, flat, work))
+                self.under_way.append((owner, flat, Sum(flat, owner, self.group, self.handle)))
                 if owner != self.group.stage:
                     self.bytes_sent += flat.numel() * flat.element_size()
 
@@ -229,6 +227,34 @@ class Shared:
         for transfer in under_way:
             with self.watch.span(WAIT, f"wait for {what}"):
                 yield transfer
+
+
+class Sum:
+    """A tensor on its way to being summed at `owner`; there it holds the sum after `wait`.
+
+    gloo's own reduce sends more than twice the tensor and takes three times as long as sending it,
+    so with gloo everyone just sends.
+    """
+
+    def __init__(self, tensor: Tensor, owner: int, group: Group, handle: Any):
+        rank = group.ranks[owner]
+        self.tensor, self.parts = tensor, []
+        if dist.get_backend(handle) != "gloo":
+            self.works = [dist.reduce(tensor, rank, group=handle, async_op=True)]
+        elif group.stage != owner:
+            self.works = [dist.isend(tensor, rank, group=handle, tag=owner)]
+        else:
+            others = [r for r in group.ranks if r != rank]
+            self.parts = [torch.empty_like(tensor) for _ in others]
+            self.works = [
+                dist.irecv(part, r, group=handle, tag=owner) for part, r in zip(self.parts, others)
+            ]
+
+    def wait(self) -> None:
+        for work in self.works:
+            work.wait()
+        for part in self.parts:
+            self.tensor += part
 
 
 def all_groups(ranks: list[int]) -> list[list[int]]:

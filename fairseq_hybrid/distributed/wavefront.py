@@ -296,12 +296,17 @@ class Backward:
         self._make_buffers()
         reverse = fwd.schedule.reverse()
         messages = Messages(stage, reverse, self._landing)
-        for event in reverse.program(stage.index):
+        program = reverse.program(stage.index)
+        sends = [e for e in program if isinstance(e, Send) and e.source == stage.index]
+        for event in sends:
+            if event.kind != UP:  # what comes from the head is there already, and may go ahead
+                messages.send(self._message(event), event)
+        for event in program:
             if isinstance(event, Run):
                 messages.wait(event.unit, UP, TOP, STATE)
                 with watch.span(COMPUTE, f"back {_name(event.unit)}"):
                     self._run(event.unit)
-            elif event.source == stage.index:
+            elif event.source == stage.index and event.kind == UP:
                 messages.send(self._message(event), event)
         if stage.first:
             with watch.span(COMPUTE, "back embed"):

@@ -227,8 +227,8 @@ RUNS = {
     "hybrid 4": on("hybrid", 4, 1),
     "hybrid 2 x 2": on("hybrid", 4, 1, "--hybrid-stages", "2"),
     "model_parallel 2": on("model_parallel", 2, 2),
-    "by 3 legacy_ddp 2": on("legacy_ddp", 2, 3, "--max-update", "8"),
-    "by 3 hybrid 2": on("hybrid", 2, 3, "--max-update", "8"),
+    "by 3 legacy_ddp 2": on("legacy_ddp", 2, 3, *SHORT, "--max-update", "6"),
+    "by 3 hybrid 2": on("hybrid", 2, 3, *SHORT, "--max-update", "6"),
     "feeding legacy_ddp 2": on("legacy_ddp", 2, 1, *FEEDING),
     "feeding hybrid 2": on("hybrid", 2, 1, *FEEDING),
     "both ways legacy_ddp 2": on("legacy_ddp", 2, 1, *BOTH_WAYS),
@@ -356,10 +356,10 @@ def test_the_runs_are_what_they_are_meant_to_be(lab):
     for update, count in sentences.items():  # 36 batches of 13 and one of 12
         assert count in ((12, 13) if update % 10 == 0 else (51, 52)), update
     assert sum(sentences.values()) == 3 * 480
-    # 19 batches for worker 0, by 3, and 18 for worker 1
-    assert lab["by 3 hybrid 2"].curve("bsz")[7] in (12, 13)
-    # 11 batches by 45
+    # 11 batches: 6 for worker 0, and 5 for worker 1
     assert lab["feeding hybrid 2"].curve("bsz")[6] in (30, 45)
+    # If a worker's last batch of an update is empty, fairseq forgets to count the 2 before it.
+    assert lab["by 3 hybrid 2"].curve("bsz")[2] in (120, 135)
 
 
 @pytest.mark.long
@@ -521,7 +521,9 @@ def left(job) -> list[int]:
 
 
 def test_a_killed_worker_ends_the_job_and_the_command_goes_on(lab, tmp_path):
-    flags = on("hybrid", 2, 2, "--max-update", "20", "--save-interval-updates", "4")
+    # (validation would bring the weights together before they are saved)
+    saving = ("--save-interval-updates", "4", "--disable-validation")
+    flags = on("hybrid", 2, 2, "--max-update", "20", *saving)
     job = lab.start(tmp_path, *flags)
     wait_for(lambda: list(tmp_path.glob("checkpoint_1_4.pt")))
     victim = (workers(job.pid) or children(job.pid))[1]
@@ -533,7 +535,7 @@ def test_a_killed_worker_ends_the_job_and_the_command_goes_on(lab, tmp_path):
     killed = job.finish(60)
     assert time.monotonic() - began < 15
     assert f"worker 1 (pid {victim}) died: killed by signal 9 (SIGKILL)" in killed.error()
-    assert not left(job)
+    wait_for(lambda: not left(job), timeout=5)
     resumed = Run(lab.start(tmp_path, *flags).finish().ok(), tmp_path)
     first = int(re.search(r"Loaded checkpoint .* @ (\d+) updates", resumed.result.out)[1])
     assert 4 <= first < 20
@@ -554,7 +556,7 @@ def test_what_goes_wrong_on_one_worker_ends_all(lab, tmp_path, spoil, said):
     assert time.time() - stamp.stat().st_mtime < 15
     assert result.code != 0
     assert list(curve(result)) == [1, 2]
-    assert not left(job)
+    wait_for(lambda: not left(job), timeout=5)
     (line,) = [line for line in result.err.splitlines() if line.startswith("fairseq-train: error:")]
     assert said in line
 
