@@ -13,6 +13,7 @@ import re
 import statistics
 import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -61,6 +62,28 @@ def prepare(text: Path, cache: Path, vocab: int, splits: Mapping[str, str] = MUL
     ]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     return done.parent
+
+
+def sgemm_peak(size: int = 1536, seconds: float = 0.5) -> float:
+    """Best rate of a large float32 product, in GFLOP/s."""
+    a, b = torch.randn(size, size), torch.randn(size, size)
+    best, end = 0.0, time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        start = time.perf_counter()
+        torch.mm(a, b)
+        best = max(best, 2 * size**3 / (time.perf_counter() - start) / 1e9)
+    return best
+
+
+def sgemm_rate(size: int = 1024, seconds: float = 0.5) -> float:
+    """What large float32 products reach over a while, in GFLOP/s."""
+    a, b = torch.randn(size, size), torch.randn(size, size)
+    torch.mm(a, b)
+    begin, products = time.perf_counter(), 0
+    while time.perf_counter() < begin + seconds:
+        torch.mm(a, b)
+        products += 1
+    return products * 2 * size**3 / (time.perf_counter() - begin) / 1e9
 
 
 def medians(values: Mapping[str, list[float]], digits: int) -> dict[str, float]:

@@ -30,6 +30,9 @@ same batches, one system after the other, after `--warmup` updates that do not c
     speed-up       over `single`; median of the ratios within a round, as in "to ddp"
     of bound       speed-up / (workers x ideal), where ideal is the share of their time that the
                    schedule of the wavefront lets the stages compute (1 under legacy_ddp)
+    sgemm          what the machine has to give: large matrix products of all workers at the same
+                   time, over those of `single`, right after the updates of each round. Two cores
+                   that share something give less than 2
     MB sent        per update, by all workers together: as the program counts its tensors (an
                    all-reduce as a ring makes it), and as the kernel counts the loopback device
                    (what gloo really sends, headers, and whatever else runs on the machine)
@@ -58,7 +61,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import command, environment, medians, prepare, ratios
+from common import command, environment, medians, prepare, ratios, sgemm_rate
 
 from fairseq_hybrid.compat import launch
 
@@ -245,6 +248,8 @@ class Worker:
             "ideal": statistics.mean(ideals),
             "loss": statistics.mean(map(float, losses)),
             "peak_bytes": peak_memory(),
+            # Right after the updates, so all workers of the system do it at the same time.
+            "sgemm": sgemm_rate(),
         }
 
     def bytes_sent(self, updates: int) -> int:
@@ -346,7 +351,8 @@ class Crew:
         loopback = loopback_bytes() - before
         self.signal(members, signal.SIGSTOP)
         total = {
-            key: sum(r[key] for r in results) for key in ("cpu_seconds", "tokens", "bytes_counted")
+            key: sum(r[key] for r in results)
+            for key in ("cpu_seconds", "tokens", "bytes_counted", "sgemm")
         }
         return {
             # perf_counter is the same clock in all processes of a machine
@@ -493,6 +499,8 @@ def summary(rounds: dict[str, list[dict]], options) -> dict[str, dict]:
         "mb_loopback": medians(all_rounds(lambda r: r["bytes_loopback"] / r["updates"] / 1e6), 2),
         "peak_mb": {n: round(max(r[-1]["peak_bytes"]) / 1e6) for n, r in rounds.items()},
         "tokens_per_cpu_second": medians(per_cpu, 1),
+        "sgemm": medians(all_rounds(lambda r: r["sgemm"]), 1),
+        "sgemm_ratio": ratios(all_rounds(lambda r: r["sgemm"]), BASELINE),
     }
     result = {
         name: {column: values.get(name) for column, values in columns.items()} for name in rounds
@@ -514,6 +522,7 @@ COLUMNS = {
     "tokens/update": ("tokens_per_update", "{:,.0f}"),
     "ideal": ("ideal", "{:.1%}"),
     "of bound": ("of_bound", "{:.1%}"),
+    "sgemm": ("sgemm_ratio", "{:.2f}"),
     "MB sent, counted": ("mb_counted", "{:,.1f}"),
     "on loopback": ("mb_loopback", "{:,.1f}"),
     "peak MB": ("peak_mb", "{:,.0f}"),

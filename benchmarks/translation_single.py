@@ -39,7 +39,7 @@ from argparse import Namespace
 from pathlib import Path
 
 import torch
-from common import ROOT, environment, medians, prepare, ratios
+from common import ROOT, environment, medians, prepare, ratios, sgemm_peak
 
 SIZES = dict(
     encoder_embed_dim=256,
@@ -138,17 +138,6 @@ def flops(sample, vocab: int, pad: int) -> float:
     per_source, per_target = lstm + hidden * hidden, lstm + 2 * hidden * hidden + out * vocab
     products = int(source.sum()) * per_source + int(target.sum()) * per_target + attention
     return 3 * 2.0 * products
-
-
-def sgemm_peak(size: int = 1536, seconds: float = 0.5) -> float:
-    """Best rate of a large float32 product, in GFLOP/s."""
-    a, b = torch.randn(size, size), torch.randn(size, size)
-    best, end = 0.0, time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        start = time.perf_counter()
-        torch.mm(a, b)
-        best = max(best, 2 * size**3 / (time.perf_counter() - start) / 1e9)
-    return best
 
 
 def serve(connection, name: str, options, data: Path) -> None:

@@ -214,7 +214,7 @@ SAME = (
 )
 EMA = ("--store-ema", "--ema-decay", "0.9")
 SAVING = ("--save-interval", "1", "--validate-interval", "1", *EMA)
-SHORT = ("--batch-size", "45", "--max-update", "12")  # 11 batches, an empty one for worker 1 of 2
+SHORT = ("--batch-size", "45", "--max-update", "8")  # 11 batches, an empty one for worker 1 of 2
 FEEDING = ("--input-feeding", *SHORT)
 BOTH_WAYS = ("--encoder-bidirectional-first", *SHORT)
 HALF = ("--fp16", "--fp16-init-scale", "4", "--max-update", "10")
@@ -222,18 +222,18 @@ HALF = ("--fp16", "--fp16-init-scale", "4", "--max-update", "10")
 RUNS = {
     "one worker": ("--update-freq", "4"),
     "legacy_ddp 2": on("legacy_ddp", 2, 2, *SAVING),
-    "legacy_ddp 4": on("legacy_ddp", 4, 1),
     "hybrid 2": on("hybrid", 2, 2, *SAVING),
     "hybrid 4": on("hybrid", 4, 1),
     "hybrid 2 x 2": on("hybrid", 4, 1, "--hybrid-stages", "2"),
     "model_parallel 2": on("model_parallel", 2, 2),
-    "by 3 legacy_ddp 2": on("legacy_ddp", 2, 3, *SHORT, "--max-update", "6"),
-    "by 3 hybrid 2": on("hybrid", 2, 3, *SHORT, "--max-update", "6"),
+    "by 3 legacy_ddp 2": on("legacy_ddp", 2, 3, *SHORT, "--max-update", "4"),
+    "by 3 hybrid 2": on("hybrid", 2, 3, *SHORT, "--max-update", "4"),
     "feeding legacy_ddp 2": on("legacy_ddp", 2, 1, *FEEDING),
     "feeding hybrid 2": on("hybrid", 2, 1, *FEEDING),
     "both ways legacy_ddp 2": on("legacy_ddp", 2, 1, *BOTH_WAYS),
     "both ways hybrid 2": on("hybrid", 2, 1, *BOTH_WAYS),
     # make test-long
+    "legacy_ddp 4": on("legacy_ddp", 4, 1),
     "fp16 legacy_ddp 2": on("legacy_ddp", 2, 1, *HALF, "--fp16-no-flatten-grads"),
     "fp16 hybrid 2": on("hybrid", 2, 1, *HALF, "--fp16-no-flatten-grads"),
     "hybrid 4 x 1": on("hybrid", 4, 1, "--hybrid-stages", "1"),
@@ -317,7 +317,6 @@ def averages(checkpoint: dict) -> dict:
 
 PAIRS = [
     ("legacy_ddp 2", "one worker"),
-    ("legacy_ddp 4", "one worker"),
     ("hybrid 2", "one worker"),
     ("hybrid 4", "one worker"),
     ("hybrid 2 x 2", "one worker"),
@@ -327,6 +326,7 @@ PAIRS = [
     ("both ways hybrid 2", "both ways legacy_ddp 2"),
 ]
 LONG_PAIRS = [
+    ("legacy_ddp 4", "one worker"),
     ("hybrid 4 x 1", "one worker"),
     ("model_parallel 4", "one worker"),
     ("model_parallel 2 x 2", "one worker"),
@@ -440,7 +440,7 @@ def test_a_checkpoint_has_what_one_of_legacy_ddp_has(lab):
         got = ours["state"][number]
         assert got.keys() == expected.keys() == {"step", "exp_avg", "exp_avg_sq"}
         assert got.pop("step") == expected.pop("step") == 30
-        assert_same_tensors(got, expected, close=10 * CLOSE)  # of gradients, so less smooth
+        assert_same_tensors(got, expected)
 
 
 def test_averages_are_those_of_legacy_ddp(lab):
