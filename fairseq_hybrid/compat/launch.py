@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import logging
+import math
 import multiprocessing
 import os
 import signal
@@ -20,7 +21,7 @@ import time
 import traceback
 from collections.abc import Callable
 from multiprocessing import connection
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from fairseq.distributed import utils as distributed_utils
@@ -181,7 +182,16 @@ def launch(here: Plan, cfg: Any, main: Callable, kwargs: dict[str, Any]) -> None
         explain(failed, workers, lines, here.first_rank)
 
 
-def read(report: connection.Connection) -> tuple[str | None, str] | None:
+class Ending(NamedTuple):
+    """What a worker says before it leaves."""
+
+    user_line: str | None
+    traceback: str
+    error: str
+    when: float
+
+
+def read(report: connection.Connection) -> Ending | None:
     """What a worker said before it left, if anything."""
     with contextlib.suppress(OSError, EOFError):
         return report.recv() if report.poll() else None
@@ -210,7 +220,9 @@ def work(
     except BaseException as error:
         sys.stdout.flush()
         with contextlib.suppress(OSError):
-            report.send((user_line(error), traceback.format_exc()))
+            words = str(error).strip().splitlines() or [""]
+            what = f"{type(error).__name__}: {words[0]}"
+            report.send(Ending(user_line(error), traceback.format_exc(), what, time.time()))
         sys.stderr.flush()
         os._exit(1)  # no clean-up: it could wait for peers that are gone
 
@@ -252,10 +264,10 @@ def stop(workers: list) -> None:
 def explain(failed: list[int], workers: list, lines: list, first_rank: int) -> None:
     """Name the worker that failed first: a killed one before those that missed it."""
 
-    def severity(index: int) -> tuple[bool, bool]:
-        killed = workers[index].exitcode < 0
-        users = lines[index] is not None and lines[index][0] is not None
-        return (not killed, not users)
+    def severity(index: int) -> tuple[bool, bool, float]:
+        killed, ending = workers[index].exitcode < 0, lines[index]
+        users = ending is not None and ending.user_line is not None
+        return (not killed, not users, ending.when if ending else math.inf)
 
     index = min(failed, key=severity)
     code, report = workers[index].exitcode, lines[index]
@@ -267,12 +279,11 @@ def explain(failed: list[int], workers: list, lines: list, first_rank: int) -> N
             "stopped; what was saved is intact: the same command resumes from it",
             code=1,
         )
-    if report is not None and report[0] is not None:
-        fail(report[0])
+    if report is not None and report.user_line is not None:
+        fail(report.user_line)
     if report is not None:
-        sys.stderr.write(report[1])
-        last = report[1].strip().splitlines()[-1]
-        fail(f"{who} failed: {last}; the others were stopped", code=1)
+        sys.stderr.write(report.traceback)
+        fail(f"{who} failed: {report.error}; the others were stopped", code=1)
     fail(f"{who} ended with exit code {code}; the others were stopped", code=code)
 
 

@@ -165,6 +165,8 @@ class WavefrontParallel(nn.Module):
         self.parts: ParallelParts = module.parallel_parts()
         self.watch = Stopwatch()
         self.accumulating = self.leave_sums = False
+        self.empty = False
+        """whether this worker has no batch left and only keeps the others company"""
         self.replica_bytes = 0
         self.ideal = 1.0
         self._make_groups(process_group, stages)
@@ -266,10 +268,11 @@ class WavefrontParallel(nn.Module):
     def _exchange(self, src: Tensor, tgt: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Source and target words of all batches of the group, on the host."""
         meta, workers = self.group.meta, self.stage.count
-        shape = torch.tensor([*src.shape, *tgt.shape])
+        shape = torch.tensor([*src.shape, *tgt.shape, self.empty])
         shapes = [torch.empty_like(shape) for _ in range(workers)]
         dist.all_gather(shapes, shape, group=meta)
         shapes = [s.tolist() for s in shapes]
+        self.empty_batches = [bool(shape.pop()) for shape in shapes]
         sizes = [(a * b, c * d) for a, b, c, d in shapes]
         room = max(map(sum, sizes))
         words = torch.zeros(room, dtype=torch.int32)
@@ -343,7 +346,10 @@ class WavefrontParallel(nn.Module):
         for n, i in enumerate(home):
             mine = tops[n * per_batch : (n + 1) * per_batch]
             logits.append(self._head(mine, batches[i], tokens[i][1], vectors=True))
-            targets.append(batches[i].packing[DECODER].pack(_next_words(tokens[i][1], self.parts)))
+            words = _next_words(tokens[i][1], self.parts)
+            if self.empty_batches[i]:
+                words.fill_(self.parts.target_pad)  # criterions leave these rows out
+            targets.append(batches[i].packing[DECODER].pack(words))
         rows = torch.cat(logits)
         logits = self.parts.head.logits(rows) if self.stage.decodes else rows
         return logits, {"attn": [None], "targets": torch.cat(targets)}

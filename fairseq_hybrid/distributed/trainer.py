@@ -57,6 +57,22 @@ class HybridTrainer(Trainer):
         norm = self.spread.ownership.norm
         return self.optimizer.clip_grad_norm(clip_norm, aggregate_norm_fn=lambda _: norm())
 
+    def _check_grad_norms(self, grad_norm: torch.Tensor) -> None:
+        """NaN differs from itself: where the norm is the same by construction, say what it is."""
+        if self.spread is None or torch.isfinite(grad_norm):
+            super()._check_grad_norms(grad_norm)
+
+    def _prepare_sample(self, sample: Any, is_dummy: bool = False) -> tuple[Any, bool]:
+        sample, dummy = super()._prepare_sample(sample, is_dummy)
+        if self.spread is None or not self.spread.head_on_last or not self.model.training:
+            return sample, dummy
+        # The last stage computes the loss of all batches. If its own is empty fairseq would not
+        # count that loss: so its batch counts nothing, and the stage leaves its rows out.
+        self.spread.empty = dummy
+        if dummy:
+            sample = {**sample, "ntokens": 0, "nsentences": 0, "target": sample["target"][:0]}
+        return sample, False
+
     def begin_valid_epoch(self, epoch: int) -> None:
         if self.spread is not None:
             self.spread.ownership.refresh()

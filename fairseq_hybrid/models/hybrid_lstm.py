@@ -57,6 +57,10 @@ class EncoderOut:
     rows_R: Tensor | None = None
     """row of the decoder → sentence; None: one row per sentence. Beam search reorders only this."""
 
+    def __getitem__(self, index: int) -> Tensor:
+        """torch's backward hooks (fairseq's NanDetector has them) look for a tensor this way."""
+        return (self.top_MH,)[index]
+
     @classmethod
     def from_layers(cls, top_MH: Tensor, packing: Packing, states: list[State]) -> EncoderOut:
         """From what `run_layers` returned, whose states are in the packing's order."""
