@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 UNIT_OVERHEAD = 48
 """rows whose computation takes as long as what a unit costs beside them (reading the weights and
-adding to their gradients), measured on CPU; see `schedule.chunk_length`"""
+adding to their gradients): a rough figure for CPU; see `schedule.chunk_length`"""
 
 add_option(
     "hybrid_stages", int, 0,
@@ -109,6 +109,12 @@ def _check_precision(cfg: Any, backend: str) -> None:
     common = cfg.common
     small = "fp16" if common.fp16 else "bf16" if common.bf16 else None
     efficient = common.memory_efficient_fp16 or common.memory_efficient_bf16
+    if common.amp:
+        # torch's scaler skips an update by what one worker sees, and each sees other gradients
+        raise UserError(
+            f"--amp decides worker by worker whether to skip an update, which --ddp-backend "
+            f"{backend} cannot have: use --fp16 --memory-efficient-fp16"
+        )
     if small and not efficient and not common.fp16_no_flatten_grads:
         raise UserError(
             f"--{small} keeps all parameters in one piece, which --ddp-backend {backend} has to "

@@ -575,6 +575,7 @@ REFUSED = [
     (hybrid(2, "--hybrid-chunk", "0"), "--hybrid-chunk 0 is not a number of time steps"),
     (hybrid(2, "--hybrid-chunk", "x"), "--hybrid-chunk x is not a number of time steps"),
     (hybrid(2, "--fp16"), "add --fp16-no-flatten-grads or --memory-efficient-fp16"),
+    (hybrid(2, "--amp"), "--amp decides worker by worker whether to skip an update"),
     (hybrid(2, "--use-bmuf"), "--use-bmuf does not go with --ddp-backend hybrid"),
 ]
 PREFIX = ("--criterion", "label_smoothed_cross_entropy", "--ignore-prefix-size", "1")
