@@ -5,14 +5,15 @@ options.  Importing the package is what switches it on; this file says in which 
 
 1. ``compat``       what fairseq 0.12 needs on current Python and torch, and on several CPU workers
 2. ``models``       ``--arch`` names
-3. ``distributed``  ``--ddp-backend`` names and the trainer they share
+3. ``criterions``   ``--criterion`` names
+4. ``distributed``  ``--ddp-backend`` names and the trainer they share
 """
 
 from fairseq_hybrid import cli, compat  # isort: skip  (cli first: it lets fairseq set up its log)
 
 compat.apply()
 
-from fairseq_hybrid import distributed, models  # noqa: E402  (registration needs compat first)
+from fairseq_hybrid import criterions, distributed, models  # noqa: E402  (they need compat first)
 
 __version__ = "0.1.0"
-__all__ = ["cli", "compat", "distributed", "models"]
+__all__ = ["cli", "compat", "criterions", "distributed", "models"]

@@ -140,9 +140,11 @@ def check(cfg: Any, training: bool) -> None:
     check_data(cfg.task)
     if training:
         check_restore(cfg.checkpoint)
+        from fairseq_hybrid.criterions import sampled_softmax
         from fairseq_hybrid.distributed import backends
 
         backends.check(cfg)
+        sampled_softmax.check(cfg)
 
 
 def check_data(task: Any) -> None:

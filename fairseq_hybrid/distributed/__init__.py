@@ -4,6 +4,6 @@ from fairseq_hybrid.distributed import backends
 
 backends.install()
 
-from fairseq_hybrid.distributed import hybrid  # noqa: E402  (registers with what is installed)
+from fairseq_hybrid.distributed import hybrid, sampled  # noqa: E402  (register with what is installed)
 
-__all__ = ["backends", "hybrid"]
+__all__ = ["backends", "hybrid", "sampled"]

@@ -100,6 +100,8 @@ class AttentionSoftmax(nn.Module):
 
     def logits(self, out_NH: Tensor) -> Tensor:
         """Attentional vectors → scores of all words."""
-        if self.out_embed is not None:
-            out_NH = self.dropout(self.out_embed(out_NH))
-        return self.output(out_NH)
+        return self.output(self.features(out_NH))
+
+    def features(self, out_NH: Tensor) -> Tensor:
+        """Attentional vectors → what the rows of `output` are multiplied with."""
+        return out_NH if self.out_embed is None else self.dropout(self.out_embed(out_NH))

@@ -101,18 +101,35 @@ class HybridLSTMModel(FairseqEncoderDecoderModel):
             HybridLSTMDecoder(args, task.target_dictionary, tgt_embed),
         )
 
-    def forward(self, src_tokens, src_lengths, prev_output_tokens):
+    num_updates = 0
+
+    def forward(self, src_tokens, src_lengths, prev_output_tokens, features_only=False):
         """fairseq's net_input → (logits_BTV, {"attn": [attention_BTS or None]}).
 
         While training the logits are those of the real target words only, logits_NV: see
-        `HybridLSTMDecoder.net_output` and `get_targets`.
+        `HybridLSTMDecoder.net_output` and `get_targets`. With `features_only` what the output
+        weights would score, instead of the logits.
         """
-        return self.decoder(prev_output_tokens, encoder_out=self.encoder(src_tokens, src_lengths))
+        encoder_out = self.encoder(src_tokens, src_lengths)
+        return self.decoder(prev_output_tokens, encoder_out, features_only=features_only)
 
     def get_targets(self, sample, net_output):
         """The targets of the rows `forward` gave logits for."""
         packing = net_output[1].get("packing")
         return sample["target"] if packing is None else packing.pack(sample["target"])
+
+    def softmax_parameters(self) -> tuple[nn.Parameter, nn.Parameter | None]:
+        """Output weight_VE and bias_V, for `--criterion sampled_softmax`."""
+        output = self.decoder.head.output
+        return output.weight, output.bias
+
+    def use_row_gradients(self) -> None:
+        """Let the embeddings' gradients consist of the rows of the words that were looked up."""
+        self.encoder.embed_tokens.sparse = self.decoder.embed_tokens.sparse = True
+
+    def set_num_updates(self, num_updates: int) -> None:
+        self.num_updates = num_updates
+        super().set_num_updates(num_updates)
 
     def parallel_parts(self) -> ParallelParts:
         """The pieces of this model, for a wrapper that spreads them over devices."""
@@ -209,7 +226,14 @@ class HybridLSTMDecoder(FairseqIncrementalDecoder):
         """Packed rows of words → packed rows of vectors."""
         return self.dropout_in(self.embed_tokens(tokens_N))
 
-    def forward(self, prev_output_tokens, encoder_out: EncoderOut, incremental_state=None, **_):
+    def forward(
+        self,
+        prev_output_tokens,
+        encoder_out: EncoderOut,
+        incremental_state=None,
+        features_only=False,
+        **_,
+    ):
         """All target words at once or, given `incremental_state`, the next one."""
         if incremental_state is not None:
             return self._step(prev_output_tokens, encoder_out, incremental_state)
@@ -222,11 +246,12 @@ class HybridLSTMDecoder(FairseqIncrementalDecoder):
             out_NH, attn_NS = run_with_feeding(
                 self.layers, self.head, x_NE, tgt.batch_sizes, states, memory
             )
-            logits_NV, attn_BTS = self.head.logits(out_NH), tgt.unpack(attn_NS)
+            attn_BTS = tgt.unpack(attn_NS)
         else:
             dec_NH, _ = run_layers(self.layers, x_NE, tgt.batch_sizes, states)
-            logits_NV, attn_BTS = self.head(dec_NH, tgt, enc_MH, src)
-        return self.net_output(logits_NV, attn_BTS, tgt)
+            out_NH, attn_BTS = self.head.vectors(dec_NH, tgt, enc_MH, src)
+        score = self.head.features if features_only else self.head.logits
+        return self.net_output(score(out_NH), attn_BTS, tgt)
 
     def net_output(self, logits_NV: Tensor, attn_BTS: Tensor, tgt: Packing) -> tuple[Tensor, dict]:
         """What fairseq gets to see: padded logits, or only the real words' while training.

@@ -1,0 +1,5 @@
+"""``--criterion`` names."""
+
+from fairseq_hybrid.criterions import sampled_softmax
+
+__all__ = ["sampled_softmax"]

@@ -1,0 +1,211 @@
+"""`--criterion sampled_softmax`: training on some of the words, measuring on all of them.
+
+In training the softmax of an update is over the words of the minibatch, the most frequent ones and
+a random few (word_sample.py), one set for all positions, so that scores and gradients are dense
+matrices over these words. Only their rows of the output weights are read, get a gradient and are
+updated (optim/rows.py); under `--ddp-backend sampled` all workers have the same set and only its
+rows travel. Validation and `fairseq-eval-lm` use the full softmax, so their perplexities compare;
+the training loss is that of the sample and does not.
+
+    fairseq-train DATA --user-dir fairseq_hybrid --task streamed_language_modeling \\
+      --arch hybrid_lstm_lm --criterion sampled_softmax --sample-random 1000 ...
+
+It asks a model for three things: `forward(..., features_only=True)` (the vectors that the output
+weights score), `softmax_parameters()` and `use_row_gradients()`.
+
+Shape suffixes: N target positions, S words of the step, D features.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from fairseq.criterions import register_criterion
+from fairseq.criterions.cross_entropy import CrossEntropyCriterion, CrossEntropyCriterionConfig
+from fairseq.data import Dictionary
+from fairseq.dataclass import ChoiceEnum
+from fairseq.logging import metrics
+from fairseq.models import ARCH_MODEL_REGISTRY, BaseFairseqModel
+from omegaconf import II
+from torch import Tensor
+
+from fairseq_hybrid.compat.messages import UserError
+from fairseq_hybrid.criterions.word_sample import DISTRIBUTIONS, WordSampler
+from fairseq_hybrid.optim import rows
+
+AUTO = -1
+FREQUENT_SHARE, RANDOM_SHARE = 64, 32
+"""by default one word in so many of the vocabulary"""
+
+
+@dataclass
+class SampledSoftmaxConfig(CrossEntropyCriterionConfig):
+    sample_frequent: int = field(
+        default=AUTO,
+        metadata={"help": "most frequent words, in every sample (default: vocabulary / 64)"},
+    )
+    sample_random: int = field(
+        default=AUTO,
+        metadata={"help": "other words, drawn for every update (default: vocabulary / 32)"},
+    )
+    sample_distribution: ChoiceEnum(DISTRIBUTIONS) = field(
+        default="unigram",
+        metadata={"help": "how they are drawn: by count ** power, by rank, or all alike"},
+    )
+    sample_power: float = field(default=0.75, metadata={"help": "power of the counts"})
+    sample_correction: ChoiceEnum(["logq", "none"]) = field(
+        default="logq",
+        metadata={
+            "help": "logq: drawn words stand for those that were not, by the probability of being "
+            "drawn, so that the softmax's sum is right on average; none: the sample is all there is"
+        },
+    )
+    seed: int = II("common.seed")
+
+
+def sizes(cfg: Any, vocabulary: int) -> tuple[int, int]:
+    """How many frequent and how many random words."""
+    frequent = cfg.sample_frequent if cfg.sample_frequent != AUTO else vocabulary // FREQUENT_SHARE
+    random = cfg.sample_random if cfg.sample_random != AUTO else vocabulary // RANDOM_SHARE
+    return frequent, random
+
+
+def check_sample(cfg: Any, dictionary: Dictionary) -> None:
+    """Refuse a sample that cannot be drawn from this dictionary."""
+    words = len(dictionary) - dictionary.nspecial
+    for name in ("frequent", "random"):
+        value = getattr(cfg, f"sample_{name}")
+        if value < AUTO:
+            raise UserError(f"--sample-{name} {value} is not a number of words: give 0 or more")
+    frequent, random = sizes(cfg, len(dictionary))
+    if frequent + random > words:
+        raise UserError(
+            f"--sample-frequent {frequent} and --sample-random {random} are more than the "
+            f"dictionary's {words} words: lower them, or use --criterion cross_entropy"
+        )
+    counts = dictionary.count[dictionary.nspecial :]
+    needed = frequent > 0 or (random > 0 and str(cfg.sample_distribution) != "uniform")
+    if needed and words > 1 and min(counts) == max(counts):
+        raise UserError(
+            f"the dictionary has no counts (all are {counts[0]}), by which --sample-frequent "
+            f"{frequent} and --sample-distribution {cfg.sample_distribution} choose words: make it "
+            "with fairseq-preprocess, or use --sample-frequent 0 --sample-distribution uniform"
+        )
+
+
+def check(cfg: Any) -> None:
+    """Refuse what cannot work, before any worker starts."""
+    criterion = cfg.criterion
+    if getattr(criterion, "_name", None) != "sampled_softmax":
+        return
+    arch = getattr(cfg.model, "_name", None) or getattr(cfg.model, "arch", None)
+    if not hasattr(ARCH_MODEL_REGISTRY.get(arch), "softmax_parameters"):
+        able = [a for a, m in ARCH_MODEL_REGISTRY.items() if hasattr(m, "softmax_parameters")]
+        raise UserError(
+            f"--criterion sampled_softmax cannot score single words of --arch {arch}: use one of "
+            f"{', '.join(able)}, or --criterion cross_entropy"
+        )
+    rows.check(cfg)
+    path = dictionary_path(cfg.task)
+    if path is not None:
+        check_sample(criterion, Dictionary.load(path))
+
+
+def dictionary_path(task: Any) -> str | None:
+    """The file of the target words, if it is where fairseq-preprocess puts it."""
+    folder = str(getattr(task, "data", None) or "").split(os.pathsep)[0]
+    language = getattr(task, "target_lang", None)
+    path = os.path.join(folder, f"dict.{language}.txt" if language else "dict.txt")
+    return path if os.path.isfile(path) else None
+
+
+@register_criterion("sampled_softmax", dataclass=SampledSoftmaxConfig)
+class SampledSoftmaxCriterion(CrossEntropyCriterion):
+    def __init__(self, cfg: SampledSoftmaxConfig, task):
+        super().__init__(task, cfg.sentence_avg)
+        dictionary = task.target_dictionary
+        check_sample(cfg, dictionary)
+        frequent, random = sizes(cfg, len(dictionary))
+        self.sampler = WordSampler(
+            dictionary.count,
+            frequent=frequent,
+            random=random,
+            distribution=str(cfg.sample_distribution),
+            power=cfg.sample_power,
+            always=range(dictionary.nspecial),
+        )
+        self.corrects = str(cfg.sample_correction) == "logq"
+        self.seed = cfg.seed
+        self.drawn = (-1, 0)
+        """number of the update and of the batch within it (--update-freq)"""
+
+    @classmethod
+    def build_criterion(cls, cfg, task):
+        return cls(cfg, task)
+
+    def forward(self, model, sample, reduce=True):
+        if not (self.training and model.training):
+            return super().forward(model, sample, reduce)
+        if takes_rows(model):
+            model.use_row_gradients()
+        features, extra = model(**sample["net_input"], features_only=True)
+        target_N = model.get_targets(sample, (features, extra)).view(-1)
+        loss, words = self.sampled_loss(model, features.flatten(0, -2), target_N, reduce)
+        sample_size = sample["target"].size(0) if self.sentence_avg else sample["ntokens"]
+        logging_output = {
+            "loss": loss.detach(),
+            "ntokens": sample["ntokens"],
+            "nsentences": sample["target"].size(0),
+            "sample_size": sample_size,
+            "words": words,
+            "samples": 1,
+        }
+        return loss, sample_size, logging_output
+
+    def sampled_loss(
+        self, model, features_ND: Tensor, target_N: Tensor, reduce: bool = True
+    ) -> tuple[Tensor, int]:
+        """The loss over this step's words, and how many they were."""
+        by_rows, present = takes_rows(model), target_N.unique()
+        if hasattr(model, "union_of_words"):
+            present = model.union_of_words(present)
+        sample = self.sampler.draw(present, self._next_seed(model.num_updates))
+        weight, bias = model.softmax_parameters()
+        offset_S = -sample.log_inclusion_S.to(weight.dtype) if self.corrects else None
+        if bias is not None:
+            bias_S = rows.take(bias, sample.words_S, by_rows).flatten()
+            offset_S = bias_S if offset_S is None else offset_S + bias_S
+        logits_NS = F.linear(features_ND, rows.take(weight, sample.words_S, by_rows), offset_S)
+        index_N = sample.positions(target_N)
+        loss = F.cross_entropy(
+            logits_NS.float() if logits_NS.dtype in (torch.float16, torch.bfloat16) else logits_NS,
+            index_N.masked_fill(target_N == self.padding_idx, -100),
+            reduction="sum" if reduce else "none",
+        )
+        return loss, sample.words_S.numel()
+
+    def _next_seed(self, update: int) -> int:
+        """Of the draw: the same on every worker, and after a resume."""
+        self.drawn = (update, self.drawn[1] + 1 if self.drawn[0] == update else 0)
+        return hash((self.seed, *self.drawn)) % 2**63
+
+    @staticmethod
+    def reduce_metrics(logging_outputs) -> None:
+        CrossEntropyCriterion.reduce_metrics(logging_outputs)
+        samples = sum(log.get("samples", 0) for log in logging_outputs)
+        if samples > 0:
+            words = sum(log.get("words", 0) for log in logging_outputs)
+            metrics.log_scalar("words", words / samples, samples, round=0)
+
+
+def takes_rows(model: Any) -> bool:
+    """Whether whoever gathers the gradients can take single rows.
+
+    A model alone can; a wrapper says so by having `union_of_words`, which gives the words of all
+    workers; fairseq's wrappers cannot, and get gradients of the whole matrices.
+    """
+    return isinstance(model, BaseFairseqModel) or hasattr(model, "union_of_words")

@@ -1,0 +1,1 @@
+"""Optimizers, and what they need to update single rows."""

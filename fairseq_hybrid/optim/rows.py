@@ -1,0 +1,190 @@
+"""Updating only the rows of a matrix that have a gradient.
+
+With a sampled softmax a few thousand of many thousand rows of the embeddings get a gradient. It is
+kept as torch's sparse tensor, and `RowUpdates` makes fairseq's optimizer scale, clip and apply it
+at the cost of these rows. Every row has the optimizer's state to itself: what Adam does to a row at
+its n-th gradient is what it would do to a parameter at its n-th step, and rows without a gradient
+stay as they are ("lazy"). If every row gets a gradient in every update nothing differs from the
+plain optimizer, whose state has the same names in checkpoints.
+
+Weight decay, where it is on, is applied to a row when it is updated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fairseq_hybrid.compat.messages import UserError
+
+NAMES = ("adam", "sgd", "adagrad")
+
+
+def take(weight: nn.Parameter, rows: Tensor, by_rows: bool) -> Tensor:
+    """`weight[rows]`; its gradient has those rows only, if `by_rows` and the weight is a matrix."""
+    if weight.dim() == 1:
+        return weight[rows]
+    return F.embedding(rows, weight, sparse=by_rows)
+
+
+def sparse_rows(rows: Tensor, values: Tensor, like: Tensor) -> Tensor:
+    """A gradient of distinct, ascending `rows` of `like`."""
+    return torch.sparse_coo_tensor(
+        rows.unsqueeze(0), values, like.shape, is_coalesced=True, check_invariants=False
+    )
+
+
+def parts(grad: Tensor) -> Tensor:
+    """The numbers a gradient consists of (a view of them)."""
+    return grad._values() if grad.is_sparse else grad
+
+
+def check(cfg: Any) -> None:
+    """Refuse optimizers and precisions that know whole matrices only."""
+    name = getattr(cfg.optimizer, "_name", None)
+    if name not in NAMES:
+        raise UserError(
+            f"--optimizer {name} cannot update single rows, which --criterion sampled_softmax is "
+            f"about: use one of {', '.join(NAMES)}"
+        )
+    if cfg.common.fp16 or cfg.common.bf16:
+        flag = "--fp16" if cfg.common.fp16 else "--bf16"
+        raise UserError(f"{flag} does not go with --criterion sampled_softmax: leave it out")
+
+
+class RowUpdates:
+    """Put before a fairseq optimizer's class (`by_rows`): sparse gradients at the cost of rows."""
+
+    factor = 1.0
+
+    def multiply_grads(self, c: Any) -> None:
+        """Collected, and applied once, when the gradients are clipped."""
+        self.factor = self.factor * c
+
+    @torch.no_grad()
+    def clip_grad_norm(self, max_norm: float, aggregate_norm_fn: Any = None) -> Tensor:
+        for p in self.params:
+            if p.grad is not None and p.grad.is_sparse:
+                p.grad = p.grad.coalesce()
+        values = [parts(p.grad) for p in self.params if p.grad is not None]
+        device = values[0].device if values else torch.device("cpu")
+        norms = [torch.linalg.vector_norm(v, dtype=torch.float32) for v in values]
+        norm = (
+            torch.linalg.vector_norm(torch.stack(norms))
+            if norms
+            else torch.zeros((), device=device)
+        )
+        norm = norm * abs_(self.factor)
+        if aggregate_norm_fn is not None:
+            norm = aggregate_norm_fn(norm)
+        scale = torch.as_tensor(self.factor, dtype=norm.dtype, device=norm.device)
+        if max_norm > 0:
+            scale = scale * (max_norm / (norm + 1e-6)).clamp(max=1)
+        torch._foreach_mul_(values, scale)
+        self.factor = 1.0
+        return norm
+
+    @torch.no_grad()
+    def step(self, closure: Any = None, scale: float = 1.0, groups: Any = None) -> None:
+        update = rule(self.optimizer)
+        hidden = []
+        for group in self.optimizer.param_groups:
+            for p in group["params"]:
+                if p.grad is None or not p.grad.is_sparse:
+                    continue
+                grad = p.grad.coalesce()
+                rows, values = (
+                    grad._indices()[0],
+                    grad._values() / scale if scale != 1.0 else grad._values(),
+                )
+                if group.get("weight_decay"):
+                    decay(p, rows, values, group, self.optimizer)
+                update(p, rows, values, self.optimizer.state[p], group)
+                hidden.append((p, p.grad))
+                p.grad = None
+        super().step(closure, scale, groups)
+        for p, grad in hidden:
+            p.grad = grad
+
+
+def abs_(factor: Any) -> Any:
+    return factor.abs() if torch.is_tensor(factor) else abs(factor)
+
+
+def by_rows(optimizer: Any) -> None:
+    """Turn a fairseq optimizer into one that updates rows where gradients are sparse."""
+    kind = type(optimizer)
+    # The name is written to checkpoints: it stays.
+    optimizer.__class__ = type(kind.__name__, (RowUpdates, kind), {})
+
+
+Rule = Callable[[Tensor, Tensor, Tensor, dict, dict], None]
+
+
+def rule(optimizer: torch.optim.Optimizer) -> Rule:
+    kinds = [kind.__name__.lower() for kind in type(optimizer).__mro__]
+    for name, update in (("adagrad", adagrad), ("sgd", sgd)):
+        if name in kinds:
+            return update
+    if any("adam" in kind for kind in kinds):
+        return adam
+    raise UserError(f"--optimizer {kinds[0]} cannot update single rows: use {', '.join(NAMES)}")
+
+
+def decay(p: Tensor, rows: Tensor, values: Tensor, group: dict, optimizer: Any) -> None:
+    """As the optimizer would: fairseq's Adam shrinks the weights, torch's others the gradient."""
+    old = p.index_select(0, rows)
+    if rule(optimizer) is adam:
+        p.index_add_(0, rows, old, alpha=-group["weight_decay"] * group["lr"])
+    else:
+        values.add_(old, alpha=group["weight_decay"])
+
+
+def adam(p: Tensor, rows: Tensor, values: Tensor, state: dict, group: dict) -> None:
+    """fairseq's Adam, with the number of steps that each row has made."""
+    beta1, beta2 = group["betas"]
+    if "exp_avg" not in state:
+        state["step"] = 0
+        state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(p), torch.zeros_like(p)
+    if "row_steps" not in state:  # as many as a plain Adam has made with the matrix
+        state["row_steps"] = p.new_full((p.size(0), 1), float(state["step"]))
+    state["step"] += 1
+    steps = state["row_steps"].index_select(0, rows).add_(1)
+    state["row_steps"].index_copy_(0, rows, steps)
+    mean = state["exp_avg"].index_select(0, rows).lerp_(values, 1 - beta1)
+    state["exp_avg"].index_copy_(0, rows, mean)
+    square = state["exp_avg_sq"].index_select(0, rows).mul_(beta2)
+    square.addcmul_(values, values, value=1 - beta2)
+    state["exp_avg_sq"].index_copy_(0, rows, square)
+    wide = steps.double()
+    size = ((1 - beta2**wide).sqrt_() / (1 - beta1**wide)).to(p.dtype)
+    change = mean.mul_(size).div_(square.sqrt_().add_(group["eps"]))
+    p.index_add_(0, rows, change, alpha=-group["lr"])
+
+
+def sgd(p: Tensor, rows: Tensor, values: Tensor, state: dict, group: dict) -> None:
+    """torch's SGD; each row has its own momentum."""
+    momentum = group.get("momentum", 0.0)
+    if momentum:
+        if state.get("momentum_buffer") is None:
+            state["momentum_buffer"] = torch.zeros_like(p)
+        values = state["momentum_buffer"].index_select(0, rows).mul_(momentum).add_(values)
+        state["momentum_buffer"].index_copy_(0, rows, values)
+    p.index_add_(0, rows, values, alpha=-group["lr"])
+
+
+def adagrad(p: Tensor, rows: Tensor, values: Tensor, state: dict, group: dict) -> None:
+    """torch's Adagrad, whose state is there from the start."""
+    state["step"] += 1
+    total = state["sum"].index_select(0, rows).addcmul_(values, values)
+    state["sum"].index_copy_(0, rows, total)
+    p.index_add_(0, rows, values / total.sqrt_().add_(group["eps"]), alpha=-group["lr"])
+
+
+def count(grads: Iterable[Tensor]) -> int:
+    """Numbers in gradients, sparse or not."""
+    return sum(parts(g).numel() for g in grads)
