@@ -4,16 +4,17 @@ Loaded by ``fairseq-train --user-dir fairseq_hybrid`` in every process, before f
 options.  Importing the package is what switches it on; this file says in which order:
 
 1. ``compat``       what fairseq 0.12 needs on current Python and torch, and on several CPU workers
-2. ``models``       ``--arch`` names
-3. ``criterions``   ``--criterion`` names
-4. ``distributed``  ``--ddp-backend`` names and the trainer they share
+2. ``tasks``        ``--task`` names
+3. ``models``       ``--arch`` names
+4. ``criterions``   ``--criterion`` names
+5. ``distributed``  ``--ddp-backend`` names and the trainer they share
 """
 
 from fairseq_hybrid import cli, compat  # isort: skip  (cli first: it lets fairseq set up its log)
 
 compat.apply()
 
-from fairseq_hybrid import criterions, distributed, models  # noqa: E402  (they need compat first)
+from fairseq_hybrid import criterions, distributed, models, tasks  # noqa: E402  (compat first)
 
 __version__ = "0.1.0"
-__all__ = ["cli", "compat", "criterions", "distributed", "models"]
+__all__ = ["cli", "compat", "criterions", "distributed", "models", "tasks"]

@@ -3,6 +3,7 @@
 #
 #   MULTI30K=folder bash examples/translation/multi30k.sh      train, valid and test2016 .de and .en
 #   bash examples/translation/multi30k.sh                      downloads them (github.com/multi30k)
+#   bash examples/translation/multi30k.sh --prepare            text and vocabulary only
 #   bash examples/translation/multi30k.sh --dry-run            prints the commands only
 #
 # Every step is skipped if its result is there; training goes on from its last checkpoint. Settings
@@ -11,14 +12,13 @@
 #   OUT=folder      everything is written here            WORKERS=1      training processes
 #   SAVE=folder     checkpoints, translation and score    BACKEND=...    --ddp-backend
 #   SUBWORDS=6000   joint sentencepiece vocabulary        SEED=1
+#   TOKENS=1600     target words of a batch, all workers together
 #   MODEL="--arch hybrid_lstm ..."    all options of the model
-#   EXTRA="..."     more fairseq-train options, e.g. "--max-epoch 2" for a try
+#   TRAINING="--optimizer adam ..."   optimizer, learning rates, length of training
+#   EXTRA="..."     more fairseq-train options, e.g. "--max-update 200" for a try
 #   AVERAGE=5       average so many of the best checkpoints (1: take the best)
 #
-# fairseq's own model of the same size:
-#   SAVE=lstm-run MODEL="--arch lstm --encoder-embed-dim 256 --encoder-hidden-size 256
-#     --encoder-layers 2 --decoder-embed-dim 256 --decoder-hidden-size 256 --decoder-layers 2
-#     --decoder-out-embed-dim 256 --share-all-embeddings --dropout 0.3" bash .../multi30k.sh
+# fairseq's own model of the same size, for comparison: benchmarks/translation_quality.sh
 set -euo pipefail
 
 source "$(dirname "${BASH_SOURCE[0]}")/tools.sh"
@@ -27,18 +27,23 @@ SAVE=${SAVE:-$OUT/model}
 SUBWORDS=${SUBWORDS:-6000}
 SEED=${SEED:-1}
 WORKERS=${WORKERS:-1}
-BACKEND=${BACKEND:-legacy_ddp}
+BACKEND=${BACKEND:-hybrid}
 AVERAGE=${AVERAGE:-5}
 MODEL=${MODEL:-"--arch hybrid_lstm --encoder-embed-dim 256 --encoder-hidden-size 256
   --encoder-layers 2 --encoder-bidirectional-first --share-all-embeddings --dropout 0.3"}
+UPDATES=${UPDATES:-2000}
+TOKENS=${TOKENS:-1600}
+TRAINING=${TRAINING:-"--optimizer adam --lr 0.003 --clip-norm 1.0 --lr-scheduler polynomial_decay
+  --warmup-updates 100 --total-num-update $UPDATES --end-learning-rate 0.0001
+  --max-update $UPDATES --save-interval-updates 100 --keep-interval-updates 1 --criterion label_smoothed_cross_entropy --label-smoothing 0.1"}
 EXTRA=${EXTRA:-}
 URL=https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw
 PREPARED=$OUT/data-$SUBWORDS
 
 case "${1:-}" in
   --dry-run) DRY=1 ;;
-  "") ;;
-  *) echo "multi30k.sh: unknown argument $1: only --dry-run is known, settings are variables" >&2; exit 2 ;;
+  --prepare | "") ;;
+  *) echo "multi30k.sh: unknown argument $1: use --prepare or --dry-run; settings are variables" >&2; exit 2 ;;
 esac
 
 fetch() { # NAME_THERE NAME_HERE
@@ -84,17 +89,16 @@ if [ ! -e "$PREPARED/done" ]; then
   run touch "$PREPARED/done"
 fi
 
-say "3/5  fairseq-train: until validation has not improved for 5 epochs"
+[ "${1:-}" != --prepare ] || exit 0
+
+say "3/5  fairseq-train"
 started=$(date +%s)
 if [ ! -e "$SAVE/trained" ]; then
-  # shellcheck disable=SC2086  (MODEL and EXTRA are lists of options)
+  # shellcheck disable=SC2086  (MODEL, TRAINING and EXTRA are lists of options)
   logged "$SAVE/train.log" ' \| (train|valid) \||Loaded checkpoint|early stop' \
-    fairseq-train "$PREPARED/bin" --user-dir "$PLUGIN" --cpu $MODEL \
+    fairseq-train "$PREPARED/bin" --user-dir "$PLUGIN" --cpu $MODEL $TRAINING \
     --distributed-world-size "$WORKERS" --ddp-backend "$BACKEND" --num-workers 0 \
-    --optimizer adam --lr 0.002 --clip-norm 1.0 \
-    --lr-scheduler reduce_lr_on_plateau --lr-shrink 0.5 --lr-patience 1 \
-    --criterion label_smoothed_cross_entropy --label-smoothing 0.1 \
-    --max-tokens 2000 --max-epoch 60 --patience 5 --seed "$SEED" \
+    --max-tokens "$((TOKENS / WORKERS))" --seed "$SEED" \
     --save-dir "$SAVE" --no-epoch-checkpoints --keep-best-checkpoints "$AVERAGE" \
     --log-format simple --log-interval 100 $EXTRA
   run touch "$SAVE/trained"
@@ -141,5 +145,7 @@ if [ -n "$DRY" ]; then
 else
   hypotheses "$SAVE/output/generate-test.txt" > "$HYPOTHESIS"
 fi
-run sacrebleu "$MULTI30K/test2016.en" -i "$HYPOTHESIS" -m bleu -f text -w 2
+SCORE=$SAVE/score.txt
+[ -z "$DRY" ] || SCORE=/dev/null
+run sacrebleu "$MULTI30K/test2016.en" -i "$HYPOTHESIS" -m bleu -f text -w 2 | tee "$SCORE"
 [ -n "$DRY" ] || echo "training took $seconds s this time; model: $CHECKPOINT, output: $HYPOTHESIS"

@@ -16,18 +16,15 @@ weights score), `softmax_parameters()` and `use_row_gradients()`.
 Shape suffixes: N target positions, S words of the step, D features.
 """
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Optional
 
 import torch
 import torch.nn.functional as F
 from fairseq.criterions import register_criterion
 from fairseq.criterions.cross_entropy import CrossEntropyCriterion, CrossEntropyCriterionConfig
 from fairseq.data import Dictionary
-from fairseq.dataclass import ChoiceEnum
 from fairseq.logging import metrics
 from fairseq.models import ARCH_MODEL_REGISTRY, BaseFairseqModel
 from omegaconf import II
@@ -37,6 +34,7 @@ from fairseq_hybrid.compat.messages import UserError
 from fairseq_hybrid.criterions.word_sample import DISTRIBUTIONS, WordSampler
 from fairseq_hybrid.optim import rows
 
+CORRECTIONS = ("logq", "none")
 AUTO = -1
 FREQUENT_SHARE, RANDOM_SHARE = 64, 32
 """by default one word in so many of the vocabulary"""
@@ -52,12 +50,14 @@ class SampledSoftmaxConfig(CrossEntropyCriterionConfig):
         default=AUTO,
         metadata={"help": "other words, drawn for every update (default: vocabulary / 32)"},
     )
-    sample_distribution: ChoiceEnum(DISTRIBUTIONS) = field(
+    sample_distribution: str = field(
         default="unigram",
-        metadata={"help": "how they are drawn: by count ** power, by rank, or all alike"},
+        metadata={
+            "help": "how they are drawn: unigram (count ** power), log_uniform (by rank), uniform"
+        },
     )
     sample_power: float = field(default=0.75, metadata={"help": "power of the counts"})
-    sample_correction: ChoiceEnum(["logq", "none"]) = field(
+    sample_correction: str = field(
         default="logq",
         metadata={
             "help": "logq: drawn words stand for those that were not, by the probability of being "
@@ -81,6 +81,10 @@ def check_sample(cfg: Any, dictionary: Dictionary) -> None:
         value = getattr(cfg, f"sample_{name}")
         if value < AUTO:
             raise UserError(f"--sample-{name} {value} is not a number of words: give 0 or more")
+    for name, choices in (("distribution", DISTRIBUTIONS), ("correction", CORRECTIONS)):
+        value = getattr(cfg, f"sample_{name}")
+        if value not in choices:
+            raise UserError(f"--sample-{name} {value} is not known: use {', '.join(choices)}")
     frequent, random = sizes(cfg, len(dictionary))
     if frequent + random > words:
         raise UserError(
@@ -88,7 +92,7 @@ def check_sample(cfg: Any, dictionary: Dictionary) -> None:
             f"dictionary's {words} words: lower them, or use --criterion cross_entropy"
         )
     counts = dictionary.count[dictionary.nspecial :]
-    needed = frequent > 0 or (random > 0 and str(cfg.sample_distribution) != "uniform")
+    needed = frequent > 0 or (random > 0 and cfg.sample_distribution != "uniform")
     if needed and words > 1 and min(counts) == max(counts):
         raise UserError(
             f"the dictionary has no counts (all are {counts[0]}), by which --sample-frequent "
@@ -115,7 +119,7 @@ def check(cfg: Any) -> None:
         check_sample(criterion, Dictionary.load(path))
 
 
-def dictionary_path(task: Any) -> str | None:
+def dictionary_path(task: Any) -> Optional[str]:
     """The file of the target words, if it is where fairseq-preprocess puts it."""
     folder = str(getattr(task, "data", None) or "").split(os.pathsep)[0]
     language = getattr(task, "target_lang", None)
@@ -134,11 +138,11 @@ class SampledSoftmaxCriterion(CrossEntropyCriterion):
             dictionary.count,
             frequent=frequent,
             random=random,
-            distribution=str(cfg.sample_distribution),
+            distribution=cfg.sample_distribution,
             power=cfg.sample_power,
             always=range(dictionary.nspecial),
         )
-        self.corrects = str(cfg.sample_correction) == "logq"
+        self.corrects = cfg.sample_correction == "logq"
         self.seed = cfg.seed
         self.drawn = (-1, 0)
         """number of the update and of the batch within it (--update-freq)"""
@@ -174,6 +178,8 @@ class SampledSoftmaxCriterion(CrossEntropyCriterion):
         if hasattr(model, "union_of_words"):
             present = model.union_of_words(present)
         sample = self.sampler.draw(present, self._next_seed(model.num_updates))
+        if hasattr(model, "note_sample"):
+            model.note_sample(sample.words_S)
         weight, bias = model.softmax_parameters()
         offset_S = -sample.log_inclusion_S.to(weight.dtype) if self.corrects else None
         if bias is not None:

@@ -29,7 +29,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from torch import Tensor, nn
 
 from fairseq_hybrid.compat.messages import UserError
-from fairseq_hybrid.distributed import schedule, wavefront
+from fairseq_hybrid.distributed import row_sets, schedule, wavefront
 from fairseq_hybrid.distributed.backends import add_option, register_backend
 from fairseq_hybrid.distributed.lanes import Lanes, flatten
 from fairseq_hybrid.distributed.ownership import Group, Ownership, Shared
@@ -37,6 +37,7 @@ from fairseq_hybrid.distributed.schedule import DECODER, ENCODER, STATE, TOP, UP
 from fairseq_hybrid.distributed.stopwatch import SEND, WAIT, Stopwatch
 from fairseq_hybrid.models.packing import Packing
 from fairseq_hybrid.models.parallel_parts import ParallelParts
+from fairseq_hybrid.optim.rows import parts, sparse_rows
 
 logger = logging.getLogger(__name__)
 
@@ -98,6 +99,11 @@ def check(cfg: Any) -> None:
     if cfg.optimization.use_bmuf or dt.zero_sharding != "none":
         flag = "--use-bmuf" if cfg.optimization.use_bmuf else f"--zero-sharding {dt.zero_sharding}"
         raise UserError(f"{flag} does not go with --ddp-backend {backend}: leave one of them out")
+    if backend == "model_parallel" and cfg.criterion._name == "sampled_softmax":
+        raise UserError(
+            "--criterion sampled_softmax does not go with --ddp-backend model_parallel: use "
+            "--ddp-backend hybrid"
+        )
     if backend == "model_parallel" and getattr(cfg.criterion, "ignore_prefix_size", 0):
         raise UserError(
             f"--ignore-prefix-size {cfg.criterion.ignore_prefix_size} does not go with "
@@ -109,11 +115,11 @@ def _check_precision(cfg: Any, backend: str) -> None:
     common = cfg.common
     small = "fp16" if common.fp16 else "bf16" if common.bf16 else None
     efficient = common.memory_efficient_fp16 or common.memory_efficient_bf16
-    if common.amp:
-        # torch's scaler skips an update by what one worker sees, and each sees other gradients
+    if common.amp and getattr(cfg.model, "input_feeding", False):
+        # autocast does not reach into the decoder's time loop (models/input_feeding.py)
         raise UserError(
-            f"--amp decides worker by worker whether to skip an update, which --ddp-backend "
-            f"{backend} cannot have: use --fp16 --memory-efficient-fp16"
+            "--amp does not go with --input-feeding: use --fp16 --memory-efficient-fp16, or leave "
+            "one of them out"
         )
     if small and not efficient and not common.fp16_no_flatten_grads:
         raise UserError(
@@ -173,6 +179,8 @@ class WavefrontParallel(nn.Module):
         self.accumulating = self.leave_sums = False
         self.empty = False
         """whether this worker has no batch left and only keeps the others company"""
+        self.row_notes: dict[nn.Parameter, list[Tensor]] = {}
+        """rows of shared parameters that get a gradient in this update, where not all do"""
         self.replica_bytes = 0
         self.ideal = 1.0
         self._make_groups(process_group, stages)
@@ -252,9 +260,15 @@ class WavefrontParallel(nn.Module):
 
     # Training
 
-    def forward(self, src_tokens: Tensor, src_lengths: Tensor, prev_output_tokens: Tensor):
+    def forward(
+        self,
+        src_tokens: Tensor,
+        src_lengths: Tensor,
+        prev_output_tokens: Tensor,
+        features_only: bool = False,
+    ):
         if not (self.training and torch.is_grad_enabled()):
-            return self.module(src_tokens, src_lengths, prev_output_tokens)
+            return self.module(src_tokens, src_lengths, prev_output_tokens, features_only)
         self.shared.start_refresh()
         with self.watch.span(SEND, "exchange batches"):
             tokens = self._exchange(src_tokens, prev_output_tokens)
@@ -269,7 +283,10 @@ class WavefrontParallel(nn.Module):
         self.ideal = schedule.efficiency(plan, lambda s, unit: self._cost(s, unit, batches))
         tops = wavefront.run(self.stage, plan, batches, self._before_backward)
         self.shared.finish_refresh()
-        return self._heads(tops, tokens, batches)
+        if features_only and not self.stage.decodes:  # everyone looks up words of its own batch
+            words = torch.cat([tgt.flatten() for _, tgt in tokens]).to(src_tokens.device)
+            self._note_rows(self.parts.target_embedding.weight, words)
+        return self._heads(tops, tokens, batches, features_only)
 
     def _exchange(self, src: Tensor, tgt: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Source and target words of all batches of the group, on the host."""
@@ -337,7 +354,7 @@ class WavefrontParallel(nn.Module):
             return rows * whole
         return rows * (layers - whole if unit.part == ENCODER and stage == 0 else layers)
 
-    def _heads(self, tops: list[Tensor], tokens, batches: list[wavefront.Batch]):
+    def _heads(self, tops: list[Tensor], tokens, batches: list[wavefront.Batch], features_only):
         """Attention, softmax and what fairseq gets to see, for the batches at home here."""
         home = [i for i, batch in enumerate(batches) if batch.home == self.stage.index]
         if not home:  # no rows, and the loss that is no loss starts the reverse pass
@@ -346,12 +363,12 @@ class WavefrontParallel(nn.Module):
             no_targets = torch.empty(0, dtype=torch.long, device=nothing.device)
             return nothing, {"attn": [None], "targets": no_targets}
         if not self.head_on_last:
-            return self._head(tops, batches[home[0]], tokens[home[0]][1])
+            return self._head(tops, batches[home[0]], tokens[home[0]][1], features_only)
         logits, targets = [], []
         per_batch = len(tops) // len(home)
         for n, i in enumerate(home):
             mine = tops[n * per_batch : (n + 1) * per_batch]
-            logits.append(self._head(mine, batches[i], tokens[i][1], vectors=True))
+            logits.append(self._vectors(mine, batches[i], tokens[i][1]))
             words = _next_words(tokens[i][1], self.parts)
             if self.empty_batches[i]:
                 words.fill_(self.parts.target_pad)  # criterions leave these rows out
@@ -360,22 +377,47 @@ class WavefrontParallel(nn.Module):
         logits = self.parts.head.logits(rows) if self.stage.decodes else rows
         return logits, {"attn": [None], "targets": torch.cat(targets)}
 
-    def _head(self, tops: list[Tensor], batch: wavefront.Batch, words: Tensor, vectors=False):
+    def _head(self, tops: list[Tensor], batch: wavefront.Batch, words: Tensor, features_only):
+        if not self.stage.decodes:
+            return self._decode(tops, batch, words, features_only=features_only)
+        (enc_MH, dec_NH), head = tops, self.parts.head
         src, tgt = batch.packing[ENCODER], batch.packing[DECODER]
-        if self.stage.decodes:
-            enc_MH, dec_NH = tops
-            if vectors:
-                return self.parts.head.vectors(dec_NH, tgt, enc_MH, src)[0]
-            return self.parts.net_output(*self.parts.head(dec_NH, tgt, enc_MH, src), tgt)
+        out_NH, attn_BTS = head.vectors(dec_NH, tgt, enc_MH, src)
+        score = head.features if features_only else head.logits
+        return self.parts.net_output(score(out_NH), attn_BTS, tgt)
+
+    def _vectors(self, tops: list[Tensor], batch: wavefront.Batch, words: Tensor) -> Tensor:
+        """What the head scores; with input feeding, which ends with that, the scores."""
+        if not self.stage.decodes:
+            return self._decode(tops, batch, words)[0]
+        src, tgt = batch.packing[ENCODER], batch.packing[DECODER]
+        return self.parts.head.vectors(tops[1], tgt, tops[0], src)[0]
+
+    def _decode(self, tops: list[Tensor], batch: wavefront.Batch, words: Tensor, **how):
         enc_MH, *stacks = tops
         states = [(h, c) for stack in stacks for h, c in zip(stack[::2], stack[1::2])]
-        output = self.parts.decode(words.to(enc_MH.device), enc_MH, src, states)
-        return output[0] if vectors else output
+        src = batch.packing[ENCODER]
+        return self.parts.decode(words.to(enc_MH.device), enc_MH, src, states, **how)
 
     def get_targets(self, sample, net_output):
         """The targets of the rows `forward` gave logits for."""
         targets = net_output[1].get("targets")
         return self.module.get_targets(sample, net_output) if targets is None else targets
+
+    # Gradients of some rows (criterions/sampled_softmax.py)
+
+    def union_of_words(self, words: Tensor) -> Tensor:
+        """The words that any worker has, in ascending order."""
+        vocabulary = self.parts.head.output.out_features
+        (union,), _ = row_sets.union([(words.cpu(), vocabulary)], self.everyone_meta)
+        return union.to(words.device)
+
+    def note_sample(self, words_S: Tensor) -> None:
+        """The words, the same on all workers, whose output weights get a gradient."""
+        self._note_rows(self.module.softmax_parameters()[0], words_S)
+
+    def _note_rows(self, weight: nn.Parameter, rows: Tensor) -> None:
+        self.row_notes.setdefault(weight, []).append(rows)
 
     # Gradients
 
@@ -390,7 +432,9 @@ class WavefrontParallel(nn.Module):
 
     def _before_backward(self) -> None:
         if not self.accumulating:
-            self.shared.start_reduce()
+            noted, self.row_notes = self.row_notes, {}
+            rows = {p: torch.cat(sets).unique() for p, sets in noted.items()}
+            self.shared.start_reduce({p: r for p, r in rows.items() if p.requires_grad})
 
     def all_reduce_grads(self) -> None:
         """Complete the gradients: the mean over all workers, as under legacy_ddp.
@@ -404,18 +448,31 @@ class WavefrontParallel(nn.Module):
         for p in owned:
             if p.grad is None:
                 p.grad = torch.zeros_like(p)
-        grads = [p.grad for p in owned]
-        if self.column is not None and grads:
-            flat = flatten(grads)
-            with self.watch.span(WAIT, "sum over replicas"):
-                dist.all_reduce(flat, group=self.column)
-            self.replica_bytes += ring_bytes(flat, self.replicas)
-            for p, grad in zip(owned, flat.split([g.numel() for g in grads])):
-                p.grad = grad.view_as(p)
-            grads = [p.grad for p in owned]
-        if grads and not self.leave_sums:
-            torch._foreach_div_(grads, float(self.world))
+            elif p.grad.is_sparse:
+                p.grad = p.grad.coalesce()
+        if self.column is not None and owned:
+            self._sum_over_replicas(owned)
+        if owned and not self.leave_sums:
+            torch._foreach_div_([parts(p.grad) for p in owned], float(self.world))
+        self.shared.tell_changed()
         self.ownership.dirty = True
+
+    def _sum_over_replicas(self, owned: list[nn.Parameter]) -> None:
+        sparse = [p for p in owned if p.grad.is_sparse]
+        rows: dict[nn.Parameter, Tensor] = {}
+        if sparse:
+            sets = [(p.grad.indices()[0], p.size(0)) for p in sparse]
+            unions, size = row_sets.union(sets, self.column)
+            self.replica_bytes += 2 * (self.replicas - 1) * size // self.replicas
+            rows = dict(zip(sparse, unions))
+        blocks = [row_sets.split_off(p.grad, rows[p])[0] if p in rows else p.grad for p in owned]
+        flat = flatten(blocks)
+        with self.watch.span(WAIT, "sum over replicas"):
+            dist.all_reduce(flat, group=self.column)
+        self.replica_bytes += ring_bytes(flat, self.replicas)
+        for p, block, total in zip(owned, blocks, flat.split([b.numel() for b in blocks])):
+            total = total.view_as(block)
+            p.grad = sparse_rows(rows[p], total, p) if p in rows else total
 
     @property
     def bytes_sent(self) -> int:

@@ -14,6 +14,7 @@ belongs to others. So a checkpoint does not tell how many workers wrote it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,8 +23,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from fairseq_hybrid.distributed import row_sets
 from fairseq_hybrid.distributed.lanes import flatten
 from fairseq_hybrid.distributed.stopwatch import SEND, WAIT
+from fairseq_hybrid.optim.rows import parts, sparse_rows
 
 
 @dataclass(frozen=True)
@@ -55,13 +58,17 @@ class Ownership:
     def norm(self) -> Tensor:
         """Norm of the whole gradient; the same on all workers."""
         grads = [p.grad for p in self.owned if p.grad is not None]
-        device = next(iter(self.names.values())).device
-        total = torch.zeros((), dtype=torch.float64, device=device)
+        total = torch.zeros((), dtype=torch.float64, device=self.device)
         if grads:
-            norms = torch.stack([torch.linalg.vector_norm(g, dtype=wide(g.dtype)) for g in grads])
+            norms = [torch.linalg.vector_norm(parts(g), dtype=wide(g.dtype)) for g in grads]
+            norms = torch.stack(norms)
             total = norms.double().square().sum()
         dist.all_reduce(total, group=self.group.handle)
         return total.sqrt().to(torch.promote_types(torch.float32, self.dtype))
+
+    @property
+    def device(self) -> torch.device:
+        return next(iter(self.names.values())).device
 
     @property
     def dtype(self) -> torch.dtype:
@@ -161,6 +168,9 @@ class Shared:
     after it), but for embeddings that are also output weights: those belong to stage 0, which adds
     its share at the end. The weights are needed when the forward wavefront ends (`start_refresh` at
     its beginning, `finish_refresh` after it).
+
+    Of a parameter with row-sparse gradients (`--criterion sampled_softmax`) only rows travel: those
+    in `rows`, which all workers know, and after the update those in `changed`.
     """
 
     def __init__(self, users: Mapping[nn.Parameter, set[int]], ownership: Ownership, watch: Any):
@@ -174,29 +184,61 @@ class Shared:
         self.handle = dist.new_subgroups_by_enumeration(all_groups(ranks))[0]
         self.under_way: list[tuple[int, Tensor, Any]] = []
         self.stale = False
+        self.rows: dict[nn.Parameter, Tensor] = {}
+        self.changed: dict[nn.Parameter, Tensor] = {}
         self.bytes_sent = 0
 
-    def start_reduce(self) -> None:
+    def start_reduce(self, rows: Mapping[nn.Parameter, Tensor]) -> None:
+        self.rows = {p: rows[p] for params in self.by_owner.values() for p in params if p in rows}
         with self.watch.span(SEND, "start summing shared gradients"):
             for owner, params in self.by_owner.items():
-                flat = flatten([torch.zeros_like(p) if p.grad is None else p.grad for p in params])
-                for p in params:
-                    p.grad = None
+                flat = flatten([self._take_gradient(p) for p in params])
                 self.under_way.append((owner, flat, Sum(flat, owner, self.group, self.handle)))
                 if owner != self.group.stage:
                     self.bytes_sent += flat.numel() * flat.element_size()
+
+    def _take_gradient(self, p: nn.Parameter) -> Tensor:
+        """What is sent of it; what is left is the owner's alone."""
+        grad, p.grad = p.grad, None
+        if p in self.rows:
+            if grad is None:
+                return p.new_zeros(self.rows[p].numel(), *p.shape[1:])
+            block, p.grad = row_sets.split_off(grad, self.rows[p])
+            return block
+        return torch.zeros_like(p) if grad is None else grad
 
     def finish_reduce(self) -> None:
         for owner, flat, work in self._arrived("shared gradients"):
             work.wait()
             if owner != self.group.stage:
                 continue
-            params = self.by_owner[owner]
-            for p, grad in zip(params, flat.split([p.numel() for p in params])):
-                late, p.grad = p.grad, grad.view_as(p)
+            for p, grad in self._pieces(flat, owner, self.rows):
+                late, p.grad = p.grad, grad
+                if p in self.rows:
+                    p.grad = sparse_rows(self.rows[p], grad, p)
                 if late is not None:
                     p.grad += late
         self.stale = True
+
+    def _pieces(self, flat: Tensor, owner: int, rows: Mapping[nn.Parameter, Tensor]):
+        """The parameters of an owner and their parts of what was sent, whole or some rows."""
+        for p in self.by_owner[owner]:
+            shape = (rows[p].numel(), *p.shape[1:]) if p in rows else p.shape
+            size = math.prod(shape)
+            yield p, flat[:size].view(shape)
+            flat = flat[size:]
+
+    def tell_changed(self) -> None:
+        """After an update's gradients are complete: which rows of them there are."""
+        if not self.rows:
+            return
+        none = torch.empty(0, dtype=torch.long)
+        sets = []
+        for p in self.rows:
+            mine = self.ownership.owners[p] == self.group.stage
+            sets.append((p.grad.indices()[0].cpu() if mine else none, p.size(0)))
+        unions, _ = row_sets.union(sets, self.group.meta)
+        self.changed = {p: rows.to(p.device) for p, rows in zip(self.rows, unions)}
 
     def start_refresh(self) -> None:
         """Send the weights of the last update to where they are needed."""
@@ -204,7 +246,10 @@ class Shared:
             return
         with self.watch.span(SEND, "start refreshing shared weights"):
             for owner, params in self.by_owner.items():
-                flat = flatten([p.detach() for p in params])
+                changed = self.changed
+                flat = flatten(
+                    [p.detach()[changed[p]] if p in changed else p.detach() for p in params]
+                )
                 rank = self.group.ranks[owner]
                 work = dist.broadcast(flat, rank, group=self.handle, async_op=True)
                 self.under_way.append((owner, flat, work))
@@ -218,9 +263,11 @@ class Shared:
         for owner, flat, work in self._arrived("shared weights"):
             work.wait()
             if owner != self.group.stage:
-                params = self.by_owner[owner]
-                for p, new in zip(params, flat.split([p.numel() for p in params])):
-                    p.copy_(new.view_as(p))
+                for p, new in self._pieces(flat, owner, self.changed):
+                    if p in self.changed:
+                        p.index_copy_(0, self.changed[p], new)
+                    else:
+                        p.copy_(new)
 
     def _arrived(self, what: str):
         under_way, self.under_way = self.under_way, []

@@ -16,7 +16,6 @@ The update is that of one worker on the joined batch with the same sample. What 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -25,7 +24,9 @@ from fairseq.distributed import LegacyDistributedDataParallel
 from torch import Tensor, nn
 
 from fairseq_hybrid.compat.messages import UserError
+from fairseq_hybrid.distributed import row_sets
 from fairseq_hybrid.distributed.backends import add_option, register_backend
+from fairseq_hybrid.distributed.hybrid import ring_bytes
 from fairseq_hybrid.distributed.lanes import flatten
 from fairseq_hybrid.optim.rows import sparse_rows
 
@@ -91,26 +92,16 @@ class SampledDataParallel(nn.Module):
         return self._union([(words, self.vocabulary)])[0]
 
     def _union(self, sets: list[tuple[Tensor, int]]) -> list[Tensor]:
-        """Unions over the workers of sets of numbers below a limit; one byte per possible number,
-        which is little beside a row of floats for each that is there."""
-        sizes = [size for _, size in sets]
-        flags = torch.zeros(sum(sizes), dtype=torch.uint8, device=sets[0][0].device)
-        for (members, _), part in zip(sets, flags.split(sizes)):
-            part[members] = 1
-        self._all_reduce(flags, dist.ReduceOp.MAX)
-        return [part.nonzero().squeeze(1) for part in flags.split(sizes)]
-
-    def _all_reduce(self, tensor: Tensor, op: Any = dist.ReduceOp.SUM) -> None:
-        dist.all_reduce(tensor, op, group=self.group)
-        size = tensor.numel() * tensor.element_size()
+        rows, size = row_sets.union(sets, self.group)
         self.bytes_sent += 2 * (self.world - 1) * size // self.world
+        return rows
 
     @torch.no_grad()
-    def all_reduce_grads(self, params: Iterable[nn.Parameter]) -> None:
+    def all_reduce_grads(self) -> None:
         """The mean over the workers, in place of each worker's gradients."""
         if self.accumulating:
             return
-        params = [p for p in params if p.requires_grad]
+        params = [p for p in self.module.parameters() if p.requires_grad]
         for p in params:
             if p.grad is None:
                 p.grad = torch.zeros_like(p)
@@ -119,7 +110,8 @@ class SampledDataParallel(nn.Module):
         rows = self._rows_to_send(sparse, dense)
         blocks = [self._block(p, rows.get(p)) for p in params]
         flat = flatten(blocks)
-        self._all_reduce(flat)
+        dist.all_reduce(flat, group=self.group)
+        self.bytes_sent += ring_bytes(flat, self.world)
         flat /= self.world
         for p, block in zip(params, flat.split([b.numel() for b in blocks])):
             if p in rows:
@@ -151,9 +143,7 @@ class SampledDataParallel(nn.Module):
         if rows is None:
             return p.grad
         if p.grad.is_sparse:
-            block = p.grad.values().new_zeros(rows.numel(), *p.shape[1:])
-            block[torch.searchsorted(rows, p.grad.indices()[0])] = p.grad.values()
-            return block
+            return row_sets.split_off(p.grad, rows)[0]
         kept = self.kept.setdefault(p, torch.zeros_like(p))
         kept += p.grad
         block = kept[rows]

@@ -4,21 +4,29 @@
 * the check that all workers see the same gradient norm, which fairseq makes on GPUs only
 * where a backend spreads the parameters (ownership.py): one gradient norm over all of them, weights
   brought up to date before validation and saving, optimizer state gathered for a checkpoint
+* where gradients have some rows only (optim/rows.py): an optimizer that touches no others
 """
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import sys
 from typing import Any
 
 import torch
-from fairseq.optim import FairseqOptimizer
+from fairseq.logging import metrics
+from fairseq.optim import AMPOptimizer, FairseqOptimizer
 from fairseq.trainer import Trainer
 
 from fairseq_hybrid.compat import checkpoints
+from fairseq_hybrid.criterions.sampled_softmax import SampledSoftmaxCriterion
 from fairseq_hybrid.distributed.hybrid import WavefrontParallel
 from fairseq_hybrid.distributed.report import Report
+from fairseq_hybrid.optim import rows
+
+logger = logging.getLogger(__name__)
 
 
 class HybridTrainer(Trainer):
@@ -39,6 +47,9 @@ class HybridTrainer(Trainer):
 
     def train_step(self, samples: Any, raise_oom: bool = False) -> Any:
         if self.spread is None:
+            with self._bytes_in_log():
+                return super().train_step(samples, raise_oom)
+        if raise_oom:  # fairseq, inside an update: it repeats one after an overflow (--amp)
             return super().train_step(samples, raise_oom)
         if not hasattr(self, "report"):
             self.report = Report(self.spread, self.cfg.distributed_training.hybrid_trace)
@@ -46,10 +57,23 @@ class HybridTrainer(Trainer):
         with self.report.update(self.get_num_updates()):
             return super().train_step(samples, raise_oom=True)
 
+    @contextlib.contextmanager
+    def _bytes_in_log(self):
+        """What an update sent between the workers, where a backend counts it."""
+        counter = getattr(self.model, "module", None)
+        before = getattr(counter, "bytes_sent", None)
+        yield
+        if before is not None:
+            sent = (counter.bytes_sent - before) * self.data_parallel_world_size
+            with metrics.aggregate("train"):
+                metrics.log_scalar("sent_mb", sent / 1e6, priority=2200, round=2)
+
     def _build_optimizer(self) -> None:
         super()._build_optimizer()
         if self.spread is not None:
             self.spread.leave_sums = scale_once(self._optimizer, self.spread)
+        if isinstance(self.criterion, SampledSoftmaxCriterion):
+            rows.by_rows(self._optimizer, rows.RowSteps if self.spread else rows.RowUpdates)
 
     def clip_grad_norm(self, clip_norm: float) -> torch.Tensor:
         if self.spread is None:
@@ -136,23 +160,67 @@ class ScaleOnce:
         self.factor = self.factor * c
 
     def clip_grad_norm(self, max_norm: float, aggregate_norm_fn: Any = None) -> torch.Tensor:
-        norm = self.spread.ownership.norm() * self.factor / self.spread.world
-        scale = self.factor / self.spread.world
+        norm = self.spread.ownership.norm() * self.factor / self.spread.world / self.loss_scale()
+        # What is not finite on one worker shows in the norm, and becomes not-a-number on all.
+        scale = self.factor / self.spread.world + 0 * norm
         if max_norm > 0:
             scale = scale * (max_norm / (norm + 1e-6)).clamp(max=1)
-        grads = [p.grad for p in self.params if p.grad is not None]
+        grads = [rows.parts(p.grad) for p in self.params if p.grad is not None]
         torch._foreach_mul_(grads, torch.as_tensor(scale, dtype=norm.dtype, device=norm.device))
         self.factor = 1.0
         return norm
+
+    def loss_scale(self) -> Any:
+        """What somebody else divides the gradients by, after clipping."""
+        return 1.0
+
+
+class ScaleOnceAmp(ScaleOnce):
+    """The same under ``--amp``: all workers make an update, or none of them.
+
+    torch's scaler skips an update by the gradients of its own worker, and here every worker has
+    others; so it must find not-a-number on all of them if one has it (see above). It looks when it
+    unscales, and it does that in `step`. fairseq has it done before clipping as well, for what the
+    scaler takes for another optimizer, and so divides by the scale twice.
+    """
+
+    def loss_scale(self) -> torch.Tensor:
+        # (`get_scale` would make the host wait for the device)
+        return self.scaler.scale(torch.ones((), device=self.spread.ownership.device))
+
+    def clip_grad_norm(self, max_norm: float, aggregate_norm_fn: Any = None) -> torch.Tensor:
+        norm = super().clip_grad_norm(max_norm)
+        if not torch.isfinite(norm):  # a wait for the device that fairseq's trainer makes anyway
+            self._overflow()
+        return norm
+
+    def _overflow(self) -> None:
+        if not self.scaler.is_enabled():  # on CPU: there is no scale to lower
+            raise FloatingPointError("gradients are Nan/Inf")
+        scale = self.next_loss_scale
+        if scale <= self.min_loss_scale:
+            raise FloatingPointError(
+                f"--amp: the loss scale would fall to {scale}, with --min-loss-scale "
+                f"{self.min_loss_scale}: the loss probably explodes"
+            )
+        logger.info(f"--amp: gradient overflow, the loss scale falls to {scale}")
 
 
 def scale_once(optimizer: Any, spread: WavefrontParallel) -> bool:
     """Turn `optimizer` into one that scales once, if it is of the plain kind."""
     kind = type(optimizer)
+    if isinstance(optimizer, AMPOptimizer):
+        _mix_in(ScaleOnceAmp, optimizer, spread)
+        return True
     if kind.multiply_grads is not FairseqOptimizer.multiply_grads:
         return False
     if kind.clip_grad_norm is not FairseqOptimizer.clip_grad_norm:
         return False
-    # The name is written to checkpoints: it stays.
-    optimizer.__class__ = type(kind.__name__, (ScaleOnce, kind), {"spread": spread})
+    _mix_in(ScaleOnce, optimizer, spread)
     return True
+
+
+def _mix_in(mixin: type, optimizer: Any, spread: WavefrontParallel) -> None:
+    kind = type(optimizer)
+    # The name is written to checkpoints: it stays.
+    optimizer.__class__ = type(kind.__name__, (mixin, kind), {"spread": spread})

@@ -238,6 +238,8 @@ class Forward:
         x = self.inputs[unit.batch, _input_part(unit)][rows].detach().requires_grad_()
         with torch.enable_grad():
             y, states = run_layers(self.stage.layers[unit.part], x, sizes, self._first_states(unit))
+            if unit.part != WHOLE:
+                y = y.to(self.dtype)  # it leaves the stage
         flat = [tensor for state in states for tensor in state]
         done = self.done[unit] = Done(x, y, flat, [s.detach().requires_grad_() for s in flat])
         if unit.part == WHOLE:
@@ -265,7 +267,9 @@ class Forward:
 
     def _final_states(self, batch: int, stage: int) -> Tensor:
         final = self.final[batch, stage]
-        return torch.stack([s.detach() for s in final]) if isinstance(final, list) else final
+        if not isinstance(final, list):
+            return final
+        return torch.stack([s.detach().to(self.dtype) for s in final])
 
     def _results(self) -> list[Tensor]:
         if not self.home:
@@ -356,7 +360,7 @@ class Backward:
         if batch.ends_encoder(unit) and not self.stage.decodes:
             final = self.fwd.final[unit.batch, self.stage.index]
             for cut, grad in zip(final, self.dfinal[unit.batch, self.stage.index]):
-                cut.grad = grad
+                cut.grad = grad.to(cut.dtype)
         ends, grads = [done.y], [self.dy[unit.batch, unit.part][rows]]
         for state, cut in zip(done.states, done.cut_states):
             if cut.grad is not None:
@@ -394,5 +398,10 @@ def _name(unit: Unit) -> str:
 
 
 def _message_dtype(weight: Tensor) -> torch.dtype:
+    """What travels between stages, in both directions, is of one type that all of them know.
+
+    Under autocast the type of a layer's output is up to the kernel that computes it: half precision
+    on a GPU, any on CPU. So it is made half precision where it leaves a stage.
+    """
     kind = weight.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype

@@ -147,7 +147,9 @@ class HybridLSTMModel(FairseqEncoderDecoderModel):
             net_output=decoder.net_output,
             whole_sentence_layers=int(encoder.layers[0].bidirectional),
             decoder_splits=not decoder.input_feeding,
-            decode=lambda tokens, *encoded: decoder(tokens, EncoderOut.from_layers(*encoded)),
+            decode=lambda tokens, *encoded, **how: decoder(
+                tokens, EncoderOut.from_layers(*encoded), **how
+            ),
         )
 
 

@@ -12,7 +12,7 @@ Weight decay, where it is on, is applied to a row when it is updated.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -51,13 +51,36 @@ def check(cfg: Any) -> None:
             f"--optimizer {name} cannot update single rows, which --criterion sampled_softmax is "
             f"about: use one of {', '.join(NAMES)}"
         )
-    if cfg.common.fp16 or cfg.common.bf16:
-        flag = "--fp16" if cfg.common.fp16 else "--bf16"
-        raise UserError(f"{flag} does not go with --criterion sampled_softmax: leave it out")
+    for flag in ("fp16", "bf16", "amp"):
+        if not getattr(cfg.common, flag):
+            continue
+        raise UserError(f"--{flag} does not go with --criterion sampled_softmax: leave it out")
 
 
-class RowUpdates:
-    """Put before a fairseq optimizer's class (`by_rows`): sparse gradients at the cost of rows."""
+class RowSteps:
+    """Put before a fairseq optimizer's class: rows of sparse gradients are updated here."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None, **how: Any) -> None:
+        update, done = rule(self.optimizer), []
+        for group in self.optimizer.param_groups:
+            for p in group["params"]:
+                if p.grad is None or not p.grad.is_sparse:
+                    continue
+                grad = p.grad.coalesce()
+                rows, values = grad.indices()[0], grad.values()
+                if group.get("weight_decay"):
+                    decay(p, rows, values, group, self.optimizer)
+                update(p, rows, values, self.optimizer.state[p], group)
+                done.append((p, p.grad))
+                p.grad = None  # the plain optimizer shall not see it
+        super().step(closure, **how)
+        for p, grad in done:
+            p.grad = grad
+
+
+class RowUpdates(RowSteps):
+    """The same, and gradients are scaled and clipped at the cost of their rows."""
 
     factor = 1.0
 
@@ -71,14 +94,8 @@ class RowUpdates:
             if p.grad is not None and p.grad.is_sparse:
                 p.grad = p.grad.coalesce()
         values = [parts(p.grad) for p in self.params if p.grad is not None]
-        device = values[0].device if values else torch.device("cpu")
-        norms = [torch.linalg.vector_norm(v, dtype=torch.float32) for v in values]
-        norm = (
-            torch.linalg.vector_norm(torch.stack(norms))
-            if norms
-            else torch.zeros((), device=device)
-        )
-        norm = norm * abs_(self.factor)
+        norms = [torch.linalg.vector_norm(v) for v in values] or [torch.zeros(())]
+        norm = torch.linalg.vector_norm(torch.stack(norms)) * self.factor
         if aggregate_norm_fn is not None:
             norm = aggregate_norm_fn(norm)
         scale = torch.as_tensor(self.factor, dtype=norm.dtype, device=norm.device)
@@ -88,38 +105,12 @@ class RowUpdates:
         self.factor = 1.0
         return norm
 
-    @torch.no_grad()
-    def step(self, closure: Any = None, scale: float = 1.0, groups: Any = None) -> None:
-        update = rule(self.optimizer)
-        hidden = []
-        for group in self.optimizer.param_groups:
-            for p in group["params"]:
-                if p.grad is None or not p.grad.is_sparse:
-                    continue
-                grad = p.grad.coalesce()
-                rows, values = (
-                    grad._indices()[0],
-                    grad._values() / scale if scale != 1.0 else grad._values(),
-                )
-                if group.get("weight_decay"):
-                    decay(p, rows, values, group, self.optimizer)
-                update(p, rows, values, self.optimizer.state[p], group)
-                hidden.append((p, p.grad))
-                p.grad = None
-        super().step(closure, scale, groups)
-        for p, grad in hidden:
-            p.grad = grad
 
-
-def abs_(factor: Any) -> Any:
-    return factor.abs() if torch.is_tensor(factor) else abs(factor)
-
-
-def by_rows(optimizer: Any) -> None:
+def by_rows(optimizer: Any, mixin: type = RowUpdates) -> None:
     """Turn a fairseq optimizer into one that updates rows where gradients are sparse."""
     kind = type(optimizer)
     # The name is written to checkpoints: it stays.
-    optimizer.__class__ = type(kind.__name__, (RowUpdates, kind), {})
+    optimizer.__class__ = type(kind.__name__, (mixin, kind), {})
 
 
 Rule = Callable[[Tensor, Tensor, Tensor, dict, dict], None]
@@ -183,8 +174,3 @@ def adagrad(p: Tensor, rows: Tensor, values: Tensor, state: dict, group: dict) -
     total = state["sum"].index_select(0, rows).addcmul_(values, values)
     state["sum"].index_copy_(0, rows, total)
     p.index_add_(0, rows, values / total.sqrt_().add_(group["eps"]), alpha=-group["lr"])
-
-
-def count(grads: Iterable[Tensor]) -> int:
-    """Numbers in gradients, sparse or not."""
-    return sum(parts(g).numel() for g in grads)

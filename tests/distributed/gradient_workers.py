@@ -20,6 +20,8 @@ sys.path[:0] = [str(Path(__file__).parents[1] / "models"), str(Path(__file__).pa
 from hybrid_lstm_reference import TinyTask, batch, tiny_model  # noqa: E402
 
 from fairseq_hybrid.distributed.hybrid import WavefrontParallel  # noqa: E402
+from fairseq_hybrid.models import hybrid_lstm  # noqa: E402
+from fairseq_hybrid.models.attention import Memory  # noqa: E402
 
 LENGTHS = (  # source and target sentences of each rank's batch: no two shapes alike
     ((3, 6, 1, 4), (5, 2, 7, 4)),
@@ -36,12 +38,49 @@ class Case:
     head_on_last: bool = False
     accumulate: int = 1
     options: dict = field(default_factory=dict)
+    mixed: bool = False
+    """float32 weights under autocast to bfloat16, instead of float64"""
 
     @property
     def name(self) -> str:
         kind = "model_parallel" if self.head_on_last else "hybrid"
         options = "".join(f" {k}={v}" for k, v in self.options.items())
-        return f"{kind} {self.stages} chunk={self.chunk} x{self.accumulate}{options}"
+        mixed = " mixed" if self.mixed else ""
+        return f"{kind} {self.stages} chunk={self.chunk} x{self.accumulate}{options}{mixed}"
+
+    def model(self, task):
+        dtype = torch.float32 if self.mixed else torch.float64
+        model = tiny_model(task, dtype, **self.options)
+        for module in model.modules() if self.mixed else ():
+            if isinstance(module, torch.nn.LSTM):
+                module.register_forward_pre_hook(lower)
+        return model
+
+    @contextlib.contextmanager
+    def precision(self):
+        if not self.mixed:
+            yield
+            return
+        # (oneDNN's LSTM takes no bfloat16 on some machines)
+        with torch.autocast("cpu", torch.bfloat16), torch.backends.mkldnn.flags(enabled=False):
+            yield
+
+
+def lower(lstm, inputs: tuple) -> tuple:
+    """Under autocast a GPU's LSTM computes in half precision and says so; a CPU's does not."""
+    x, *states = inputs
+    return x.to(torch.bfloat16), *(tuple(s.to(torch.bfloat16) for s in pair) for pair in states)
+
+
+def feeding_in_float32(layers, head, x, sizes, states, memory):
+    """The time loop of input feeding, kept out of autocast, which it cannot stand."""
+    states = [(h.float(), c.float()) for h, c in states]
+    memory = Memory(memory.keys_BSH.float(), memory.values_BSH.float(), memory.mask_BS)
+    with torch.autocast("cpu", enabled=False):
+        return run_with_feeding(layers, head, x.float(), sizes, states, memory)
+
+
+run_with_feeding = hybrid_lstm.run_with_feeding
 
 
 VARIANTS: tuple[dict, ...] = (
@@ -67,9 +106,17 @@ def cases(world: int) -> list[Case]:
     found += [Case(world, chunk, options=four) for chunk in (None, 1, 5, 100)]
     found += [Case(world, 2, accumulate=3, options=four | o) for o in (VARIANTS[0], VARIANTS[4])]
     found += [Case(world, 2, True, accumulate=2, options=four | VARIANTS[4])]
+    if world == 2:
+        for o in (*VARIANTS[:2], VARIANTS[3]):
+            found.append(Case(2, 2, options=four | o, mixed=True))
+        for o in (VARIANTS[2], VARIANTS[7]):
+            found.append(Case(2, 3, True, options=four | o, mixed=True))
+        # Steps of one word: another kernel, which answers in the type of what it gets.
+        found += [Case(2, 1, options=four | o, mixed=True) for o in VARIANTS[:2]]
     if world == 4:
         found += [Case(2, 2, options=four | o) for o in VARIANTS[:5]]
         found += [Case(2, 2, True, options=four), Case(1, 2, options=four)]
+        found += [Case(4, 1, options=four, mixed=True), Case(2, 2, options=four, mixed=True)]
         found += [Case(4, 2, options={"encoder_layers": 7, "encoder_bidirectional_first": True})]
     return found
 
@@ -100,11 +147,12 @@ def loss_of(model, sample) -> torch.Tensor:
 
 def reference(case: Case, world: int) -> dict:
     task = TinyTask()
-    model = tiny_model(task, **case.options)
+    model = case.model(task)
     loss = 0.0
     for turn in range(case.accumulate):
         for rank in range(world):
-            part = loss_of(model, sample(task, rank, turn))
+            with case.precision():
+                part = loss_of(model, sample(task, rank, turn))
             (part / world).backward()
             loss += part.item()
     trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
@@ -116,7 +164,7 @@ def reference(case: Case, world: int) -> dict:
 def parallel(case: Case, rank: int) -> dict:
     task = TinyTask()
     model = WavefrontParallel(
-        tiny_model(task, **case.options),
+        case.model(task),
         dist.group.WORLD,
         stages=case.stages,
         chunk=case.chunk,
@@ -127,7 +175,8 @@ def parallel(case: Case, rank: int) -> dict:
     for turn in range(case.accumulate):
         last = turn == case.accumulate - 1
         with contextlib.nullcontext() if last else model.no_sync():
-            part = loss_of(model, sample(task, rank, turn))
+            with case.precision():
+                part = loss_of(model, sample(task, rank, turn))
             part.backward()
             loss += part.item()
     model.all_reduce_grads()
@@ -147,6 +196,9 @@ def parallel(case: Case, rank: int) -> dict:
 
 def main(args: Namespace) -> None:
     torch.set_num_threads(1)
+    hybrid_lstm.run_with_feeding = lambda *inputs: (
+        feeding_in_float32 if torch.is_autocast_enabled("cpu") else run_with_feeding
+    )(*inputs)
     if args.rank == "reference":
         results = {case.name: reference(case, args.world) for case in cases(args.world)}
     else:

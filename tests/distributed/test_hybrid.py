@@ -59,11 +59,14 @@ from fairseq_hybrid.compat import checkpoints
 CLOSE = 1e-4
 
 PLUGIN = '''
-"""All digits in the log, and a criterion that goes wrong on worker 1 (SPOIL) in its third batch."""
+"""All digits in the log; a criterion that goes wrong on worker 1 (SPOIL) in its third batch, or in
+those of SPOIL_AT; ``--amp`` as on a GPU: with a scaler, and with AUTOCAST in lower precision."""
+import functools
 import os
 import pathlib
 
 import fairseq.logging.meters
+import torch
 import torch.distributed as dist
 from fairseq.criterions import register_criterion
 from fairseq.criterions.cross_entropy import CrossEntropyCriterion
@@ -71,6 +74,10 @@ from fairseq.criterions.cross_entropy import CrossEntropyCriterion
 import fairseq_hybrid
 
 fairseq.logging.meters.safe_round = lambda number, digits: number
+torch.cuda.amp.GradScaler = functools.partial(torch.amp.GradScaler, "cpu")
+if os.environ.get("AUTOCAST"):
+    torch.cuda.amp.autocast = functools.partial(torch.autocast, "cpu", torch.bfloat16)
+    torch.backends.mkldnn.enabled = False  # its LSTM takes no bfloat16 on some machines
 
 
 @register_criterion("spoiled")
@@ -80,11 +87,17 @@ class Spoiled(CrossEntropyCriterion):
     def forward(self, model, sample, reduce=True):
         loss, size, log = super().forward(model, sample, reduce)
         self.batches += model.training
-        if self.batches == 3 and dist.get_rank() == 1:
+        turns = map(int, os.environ.get("SPOIL_AT", "3").split())
+        if model.training and self.batches in turns and dist.get_rank() == 1:
             pathlib.Path(os.environ["SPOILED"]).touch()
             if os.environ["SPOIL"] == "error":
                 raise ValueError("no such word")
-            loss = loss * float("nan")
+            if os.environ["SPOIL"] == "nan":
+                loss = loss * float("nan")
+            else:  # an overflow that worker 0 does not get to see: in a layer of worker 1
+                name = "decoder.layers.3.lstm.bias_hh_l0"
+                (weight,) = [p for n, p in model.named_parameters() if n.endswith(name)]
+                hook = weight.register_hook(lambda grad: (hook.remove(), grad * float("inf"))[1])
         return loss, size, log
 '''
 
@@ -217,6 +230,7 @@ SAVING = ("--save-interval", "1", "--validate-interval", "1", *EMA)
 SHORT = ("--batch-size", "45", "--max-update", "8")  # 11 batches, an empty one for worker 1 of 2
 FEEDING = ("--input-feeding", *SHORT)
 BOTH_WAYS = ("--encoder-bidirectional-first", *SHORT)
+AMP = ("--amp", "--max-update", "10")
 HALF = ("--fp16", "--fp16-init-scale", "4", "--max-update", "10")
 
 RUNS = {
@@ -232,10 +246,19 @@ RUNS = {
     "feeding hybrid 2": on("hybrid", 2, 1, *FEEDING),
     "both ways legacy_ddp 2": on("legacy_ddp", 2, 1, *BOTH_WAYS),
     "both ways hybrid 2": on("hybrid", 2, 1, *BOTH_WAYS),
+    "amp hybrid 2": on("hybrid", 2, 2, *AMP),
     # make test-long
     "legacy_ddp 4": on("legacy_ddp", 4, 1),
     "fp16 legacy_ddp 2": on("legacy_ddp", 2, 1, *HALF, "--fp16-no-flatten-grads"),
     "fp16 hybrid 2": on("hybrid", 2, 1, *HALF, "--fp16-no-flatten-grads"),
+    "by 3, 30 legacy_ddp 2": on("legacy_ddp", 2, 3),
+    "by 3, 30 hybrid 2": on("hybrid", 2, 3),
+    "feeding, 30 legacy_ddp 2": on("legacy_ddp", 2, 2, "--input-feeding"),
+    "feeding, 30 hybrid 2": on("hybrid", 2, 2, "--input-feeding"),
+    "both ways, 30 legacy_ddp 2": on("legacy_ddp", 2, 2, "--encoder-bidirectional-first"),
+    "both ways, 30 hybrid 2": on("hybrid", 2, 2, "--encoder-bidirectional-first"),
+    "amp model_parallel 2": on("model_parallel", 2, 2, *AMP),
+    "amp hybrid 2 x 2": on("hybrid", 4, 1, "--hybrid-stages", "2", *AMP),
     "hybrid 4 x 1": on("hybrid", 4, 1, "--hybrid-stages", "1"),
     "model_parallel 4": on("model_parallel", 4, 1),
     "model_parallel 2 x 2": on("model_parallel", 4, 1, "--hybrid-stages", "2"),
@@ -274,8 +297,8 @@ class Lab:
     def start(self, folder: Path, *more: str, arch=None, **env: str):
         return self.begin(self.command(folder, *more, arch=arch), folder, **env)
 
-    def train(self, folder: Path, *more: str, arch=None) -> Run:
-        return Run(self.start(folder, *more, arch=arch).finish().ok(), folder)
+    def train(self, folder: Path, *more: str, arch=None, **env: str) -> Run:
+        return Run(self.start(folder, *more, arch=arch, **env).finish().ok(), folder)
 
     def __getitem__(self, name: str) -> Run:
         if name not in self.made:
@@ -326,6 +349,9 @@ PAIRS = [
     ("both ways hybrid 2", "both ways legacy_ddp 2"),
 ]
 LONG_PAIRS = [
+    ("by 3, 30 hybrid 2", "by 3, 30 legacy_ddp 2"),
+    ("feeding, 30 hybrid 2", "feeding, 30 legacy_ddp 2"),
+    ("both ways, 30 hybrid 2", "both ways, 30 legacy_ddp 2"),
     ("legacy_ddp 4", "one worker"),
     ("hybrid 4 x 1", "one worker"),
     ("model_parallel 4", "one worker"),
@@ -371,6 +397,53 @@ def test_half_precision_is_the_same_too(lab, kind):
     weights = run.checkpoint()["model"]
     assert all(torch.equal(w, w.half().float()) for w in weights.values())
     assert_same_tensors(weights, expected.checkpoint()["model"], close=1e-2)
+
+
+# --amp
+
+
+def long(*names: str) -> list:
+    return [pytest.param(name, marks=pytest.mark.long) for name in names]
+
+
+@pytest.mark.parametrize(
+    "name", ["amp hybrid 2", *long("amp model_parallel 2", "amp hybrid 2 x 2")]
+)
+def test_a_loss_scale_changes_nothing(lab, name):
+    run, expected = lab[name], lab["hybrid 2"]
+    assert set(run.curve("loss_scale").values()) == {128}
+    assert_same_curves(run, expected, range(1, 11), close=1e-5)
+    weights = expected.checkpoint("checkpoint1.pt")["model"]
+    assert_same_tensors(run.checkpoint()["model"], weights, close=1e-5)
+
+
+def test_an_overflow_on_one_worker_is_one_on_all(lab, tmp_path):
+    """In update 3, which is repeated, and in update 7, which is then skipped."""
+    flags = ("--criterion", "spoiled", "--amp-batch-retries", "1", "--max-update", "9")
+    overflow = {"SPOIL": "overflow", "SPOIL_AT": "5 15", "SPOILED": str(tmp_path / "spoiled")}
+    run = lab.train(tmp_path, *on("hybrid", 2, 2, "--amp", *flags), **overflow)
+    scales = run.curve("loss_scale")
+    assert scales == {u: 128 if u < 3 else 64 if u < 7 else 32 for u in range(1, 10)}
+    # The same curve as without: so the second try was whole, and the workers' scales are equal.
+    plain = lab["hybrid 2"]
+    for key in ("loss", "gnorm"):
+        same = run.curve(key, range(1, 7))
+        assert same == pytest.approx(plain.curve(key, range(1, 7)), rel=1e-5), key
+    left = [plain.curve("wpb")[u] for u in (8, 9, 10)]
+    assert [run.curve("wpb")[u] for u in (7, 8, 9)] == left
+    state = run.checkpoint()["last_optimizer_state"]["state"]
+    owners = plain.checkpoint()["last_optimizer_state"]["state"]
+    assert {n: values["step"] for n, values in state.items()} == dict.fromkeys(owners, 9)
+    assert all(w.isfinite().all() for w in run.checkpoint()["model"].values())
+
+
+@pytest.mark.long
+def test_autocast_is_the_same_up_to_its_precision(lab, tmp_path):
+    run = lab.train(tmp_path, *on("hybrid", 2, 2, *AMP), AUTOCAST="1")
+    assert_same_curves(run, lab["hybrid 2"], range(1, 11), close=0.02)
+    assert run.curve("loss") != lab["hybrid 2"].curve("loss", range(1, 11))
+    sent = [sum(r.curve("sent_mb", range(1, 11)).values()) for r in (run, lab["hybrid 2"])]
+    assert sent[0] < sent[1]
 
 
 def test_validation_sees_all_weights(lab):
@@ -546,11 +619,20 @@ def test_a_killed_worker_ends_the_job_and_the_command_goes_on(lab, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("spoil", "said"), [("nan", "FloatingPointError"), ("error", "ValueError: no such word")]
+    ("spoil", "said", "more"),
+    [
+        ("nan", "FloatingPointError", ()),
+        ("error", "ValueError: no such word", ()),
+        pytest.param(
+            *("overflow", "--amp: the loss scale would fall to 64"),
+            ("--amp", "--min-loss-scale", "100"),
+            marks=pytest.mark.long,
+        ),
+    ],
 )
-def test_what_goes_wrong_on_one_worker_ends_all(lab, tmp_path, spoil, said):
+def test_what_goes_wrong_on_one_worker_ends_all(lab, tmp_path, spoil, said, more):
     stamp = tmp_path / "spoiled"
-    flags = on("hybrid", 2, 1, "--criterion", "spoiled")
+    flags = on("hybrid", 2, 1, "--criterion", "spoiled", *more)
     job = lab.start(tmp_path, *flags, SPOIL=spoil, SPOILED=str(stamp))
     result = job.finish(120)
     assert time.time() - stamp.stat().st_mtime < 15
@@ -575,7 +657,7 @@ REFUSED = [
     (hybrid(2, "--hybrid-chunk", "0"), "--hybrid-chunk 0 is not a number of time steps"),
     (hybrid(2, "--hybrid-chunk", "x"), "--hybrid-chunk x is not a number of time steps"),
     (hybrid(2, "--fp16"), "add --fp16-no-flatten-grads or --memory-efficient-fp16"),
-    (hybrid(2, "--amp"), "--amp decides worker by worker whether to skip an update"),
+    (hybrid(2, "--amp", "--input-feeding"), "--amp does not go with --input-feeding"),
     (hybrid(2, "--use-bmuf"), "--use-bmuf does not go with --ddp-backend hybrid"),
 ]
 PREFIX = ("--criterion", "label_smoothed_cross_entropy", "--ignore-prefix-size", "1")

@@ -149,6 +149,8 @@ def test_the_cost_does_not_grow_with_the_vocabulary():
 
 
 def test_other_optimizers_are_refused():
-    cfg = Namespace(optimizer=Namespace(_name="adadelta"), common=Namespace(fp16=False, bf16=False))
+    cfg = Namespace(
+        optimizer=Namespace(_name="adadelta"), common=Namespace(fp16=False, bf16=False, amp=False)
+    )
     with pytest.raises(UserError, match=r"--optimizer adadelta .* use one of adam, sgd, adagrad"):
         rows.check(cfg)

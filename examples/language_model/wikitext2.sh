@@ -1,0 +1,104 @@
+#!/usr/bin/env bash
+# WikiText-2, an LSTM language model: prepare, train, test perplexity by full softmax.
+#
+#   WIKITEXT2=folder bash examples/language_model/wikitext2.sh   wiki.{train,valid,test}.tokens
+#   bash examples/language_model/wikitext2.sh                    downloads them
+#   bash examples/language_model/wikitext2.sh --dry-run          prints the commands only
+#
+# Every step is skipped if its result is there; training goes on from its last checkpoint. Settings
+# are environment variables; these are the ones worth changing:
+#
+#   OUT=folder      everything is written here            WORKERS=1      training processes
+#   SAVE=folder     checkpoints and perplexity            BACKEND=...    --ddp-backend
+#   BATCH=32        streams of text per worker            SEED=1
+#   LENGTH=35       words of back-propagation             EPOCHS=20
+#   MODEL="--arch hybrid_lstm_lm ..."           all options of the model
+#   CRITERION="cross_entropy"                   the loss in training, with its options
+#   OPTIMIZER="--optimizer adam --lr 0.002 ..." with its schedule
+#   EXTRA="..."     more fairseq-train options, e.g. "--max-update 200" for a try
+#
+# The same model with fairseq's adaptive softmax:
+#   SAVE=adaptive-run CRITERION="adaptive_loss" MODEL="--arch hybrid_lstm_lm --decoder-embed-dim 512
+#     --decoder-hidden-size 512 --dropout 0.5 --adaptive-softmax-cutoff 2000,10000" bash .../wikitext2.sh
+set -euo pipefail
+
+source "$(dirname "${BASH_SOURCE[0]}")/../translation/tools.sh"
+OUT=${OUT:-$ROOT/wikitext2-run}
+SAVE=${SAVE:-$OUT/model}
+SEED=${SEED:-1}
+WORKERS=${WORKERS:-1}
+BACKEND=${BACKEND:-legacy_ddp}
+BATCH=${BATCH:-32}
+LENGTH=${LENGTH:-35}
+EPOCHS=${EPOCHS:-20}
+MODEL=${MODEL:-"--arch hybrid_lstm_lm --decoder-embed-dim 512 --decoder-hidden-size 512
+  --decoder-layers 2 --share-decoder-input-output-embed --dropout 0.5 --weight-dropout 0.3
+  --word-dropout 0.1"}
+CRITERION=${CRITERION:-cross_entropy}
+OPTIMIZER=${OPTIMIZER:-"--optimizer adam --lr 0.002 --clip-norm 0.25
+  --lr-scheduler reduce_lr_on_plateau --lr-shrink 0.5 --lr-patience 0"}
+EXTRA=${EXTRA:-}
+URL=https://raw.githubusercontent.com/pytorch/examples/main/word_language_model/data/wikitext-2
+PREPARED=$OUT/data
+
+case "${1:-}" in
+  --dry-run) DRY=1 ;;
+  "") ;;
+  *) echo "wikitext2.sh: unknown argument $1: only --dry-run is known, settings are variables" >&2; exit 2 ;;
+esac
+
+[ -n "$DRY" ] || mkdir -p "$OUT" "$SAVE"
+
+say "1/4  text"
+if [ -z "${WIKITEXT2:-}" ]; then
+  WIKITEXT2=$OUT/text
+  run mkdir -p "$WIKITEXT2"
+  for split in train valid test; do
+    [ -e "$WIKITEXT2/wiki.$split.tokens" ] || {
+      run curl -fsSL --retry 3 -o "$WIKITEXT2/$split.part" "$URL/$split.txt"
+      run mv "$WIKITEXT2/$split.part" "$WIKITEXT2/wiki.$split.tokens"
+    }
+  done
+fi
+for split in train valid test; do
+  [ -n "$DRY" ] || [ -e "$WIKITEXT2/wiki.$split.tokens" ] || {
+    echo "WIKITEXT2=$WIKITEXT2 has no wiki.$split.tokens: give a folder with wiki.{train,valid,test}.tokens" >&2
+    exit 1
+  }
+done
+echo "  $WIKITEXT2"
+
+say "2/4  fairseq-preprocess"
+if [ ! -e "$PREPARED/done" ]; then
+  run rm -rf "$PREPARED"
+  run mkdir -p "$PREPARED"
+  logged "$OUT/prepare.log" 'sents,' \
+    fairseq-preprocess --only-source --trainpref "$WIKITEXT2/wiki.train.tokens" \
+    --validpref "$WIKITEXT2/wiki.valid.tokens" --testpref "$WIKITEXT2/wiki.test.tokens" \
+    --destdir "$PREPARED" --workers 1
+  run touch "$PREPARED/done"
+fi
+
+say "3/4  fairseq-train: $EPOCHS epochs, or until validation has not improved for 4"
+started=$(date +%s)
+if [ ! -e "$SAVE/trained" ]; then
+  # shellcheck disable=SC2086  (MODEL, CRITERION, OPTIMIZER and EXTRA are lists of options)
+  logged "$SAVE/train.log" ' \| (train|valid) \||Loaded checkpoint|early stop' \
+    fairseq-train "$PREPARED" --user-dir "$PLUGIN" --cpu $MODEL \
+    --task streamed_language_modeling --tokens-per-sample "$LENGTH" --batch-size "$BATCH" \
+    --distributed-world-size "$WORKERS" --ddp-backend "$BACKEND" --num-workers 0 \
+    $OPTIMIZER --criterion $CRITERION --max-epoch "$EPOCHS" --patience 4 --seed "$SEED" \
+    --save-dir "$SAVE" --no-epoch-checkpoints --log-format simple --log-interval 100 $EXTRA
+  run touch "$SAVE/trained"
+fi
+seconds=$(($(date +%s) - started))
+
+say "4/4  fairseq-eval-lm: perplexity by full softmax, the state carried through the whole text"
+for subset in valid test; do
+  echo "  $subset"
+  logged "$SAVE/$subset.log" 'Perplexity' \
+    fairseq-eval-lm "$PREPARED" --user-dir "$PLUGIN" --cpu --gen-subset "$subset" \
+    --path "$SAVE/checkpoint_best.pt" --task streamed_language_modeling \
+    --tokens-per-sample 200 --batch-size 1
+done
+[ -n "$DRY" ] || echo "training took $seconds s this time; model: $SAVE/checkpoint_best.pt"

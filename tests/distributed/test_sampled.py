@@ -1,0 +1,125 @@
+"""`--ddp-backend sampled` on real workers: the update of one worker on the joined batch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from jobs import curve, run, train
+
+SEQUENCES = 8
+LM = (
+    *("--task", "streamed_language_modeling", "--arch", "hybrid_lstm_lm", "--dropout", "0"),
+    *("--decoder-embed-dim", "16", "--decoder-hidden-size", "16", "--tokens-per-sample", "10"),
+)
+SAMPLED = ("--criterion", "sampled_softmax", "--sample-frequent", "20", "--sample-random", "30")
+UPDATES = 12
+
+
+@pytest.fixture(scope="module")
+def words(text, tmp_path_factory):
+    """The target side of the embedded corpus as running text."""
+    folder = tmp_path_factory.mktemp("lm")
+    prefixes = [f"--{split}pref={text / split}.en" for split in ("train", "valid")]
+    run("fairseq-preprocess", "--only-source", *prefixes, "--destdir", folder).ok()
+    return folder
+
+
+def options(workers: int, *more: str) -> list[str]:
+    backend = ("--ddp-backend", "sampled") if workers > 1 else ()
+    return [
+        *LM, *SAMPLED, "--distributed-world-size", str(workers), *backend,
+        *("--batch-size", str(SEQUENCES // workers), "--max-update", str(UPDATES)),
+        *("--clip-norm", "0.5", "--disable-validation", "--no-epoch-checkpoints", *more),
+    ]  # fmt: skip
+
+
+def job(words, folder, workers: int, *more: str):
+    result = train(words, folder, *options(workers, *more), arch=()).ok()
+    return result, torch.load(folder / "checkpoint_last.pt", weights_only=False)
+
+
+def assert_same(expected, got, tolerance=1e-5):
+    for key in ("loss", "gnorm", "words"):
+        wanted, found = curve(expected[0], key), curve(got[0], key)
+        assert len(wanted) == UPDATES
+        assert found == pytest.approx(wanted, rel=tolerance, abs=2e-3)  # as many digits as logged
+    for name, value in expected[1]["model"].items():
+        torch.testing.assert_close(got[1]["model"][name], value, rtol=tolerance, atol=tolerance)
+    states = [system[1]["last_optimizer_state"]["state"] for system in (expected, got)]
+    rows = 0
+    for number, state in states[0].items():
+        for name, value in state.items():
+            found = states[1][number][name]
+            if torch.is_tensor(value):
+                torch.testing.assert_close(found, value, rtol=tolerance, atol=tolerance)
+            else:
+                assert found == value
+            if name == "row_steps":
+                assert 0 <= value.min() < value.max() <= UPDATES  # lazily, not every row each time
+                rows += 1
+    return rows
+
+
+@pytest.fixture(scope="module")
+def alone(words, tmp_path_factory):
+    return job(words, tmp_path_factory.mktemp("alone"), 1)
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+def test_equals_one_worker_on_the_joined_batch(words, alone, tmp_path, workers):
+    got = job(words, tmp_path, workers)
+    assert assert_same(alone, got) == 3  # input embedding, output weight and bias
+    sent = curve(got[0], "sent_mb")
+    assert min(sent.values()) > 0
+
+
+def test_shared_embeddings_sgd_and_update_freq(words, tmp_path):
+    more = (
+        *("--share-decoder-input-output-embed", "--optimizer", "sgd", "--momentum", "0.9"),
+        *("--lr", "0.5", "--update-freq", "2"),
+    )
+    alone = job(words, tmp_path / "alone", 1, *more)
+    assert_same(alone, job(words, tmp_path / "two", 2, *more))
+
+
+def test_only_sampled_rows_travel(words, tmp_path):
+    """Bytes in the log against what data parallelism sends of the same model."""
+    result, checkpoint = job(words, tmp_path, 2, "--decoder-embed-dim", "256")
+    numbers = sum(p.numel() for p in checkpoint["model"].values())
+    vocabulary = checkpoint["model"]["decoder.output_weight"].size(0)
+    sampled = max(curve(result, "words").values())
+    hidden = numbers - vocabulary * (2 * 256 + 1)
+    sent = max(curve(result, "sent_mb").values()) * 1e6 / 2  # per worker
+    most = 4 * (hidden + sampled * 257 + SEQUENCES * 10 * 256) + 4 * vocabulary
+    assert 4 * hidden < sent < most + 20_000
+    assert sent < 4 * numbers
+
+
+def test_hidden_rows_that_are_not_sent_come_later(words, alone, tmp_path):
+    """Half of the hidden rows per update: less is sent, and it still learns as well."""
+    more = ("--max-update", "60")
+    whole = job(words, tmp_path / "whole", 2, *more)
+    half = job(words, tmp_path / "half", 2, "--share-hidden-fraction", "0.5", *more)
+    sent = [max(curve(system[0], "sent_mb").values()) for system in (whole, half)]
+    assert sent[1] < sent[0]
+    losses = [list(curve(system[0]).values()) for system in (whole, half)]
+    assert losses[0] != losses[1]
+    late = [sum(values[-5:]) / 5 for values in losses]
+    assert late[1] < 0.8 * losses[1][0]
+    assert late[1] < late[0] + 0.3
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--criterion", "cross_entropy"), "--ddp-backend sampled does not go with --criterion"),
+        (("--share-hidden-fraction", "0"), "--share-hidden-fraction 0.0 is not a share"),
+        (("--sample-random", "9999"), "--sample-random 9999 are more than the dictionary's"),
+        (("--optimizer", "adadelta"), "--optimizer adadelta cannot update single rows"),
+        (("--fp16",), "--fp16 does not go with --criterion sampled_softmax"),
+    ],
+)
+def test_bad_input_is_one_line_before_any_worker_starts(words, tmp_path, more, message):
+    result = train(words, tmp_path, *options(2), *more, arch=())
+    assert message in result.error()
+    assert result.seconds < 60
