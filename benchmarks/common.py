@@ -1,4 +1,4 @@
-"""What the benchmarks share: Multi30k for fairseq, medians, and where a number was measured.
+"""What the benchmarks share: corpora for fairseq, medians, and where a number was measured.
 
 Importing this module makes the package of this folder importable and fairseq's log silent.
 """
@@ -55,13 +55,27 @@ def prepare(text: Path, cache: Path, vocab: int, splits: Mapping[str, str] = MUL
             lines = (text / f"{name}.{side}").read_text(encoding="utf-8").splitlines()
             encoded = (" ".join(words) for words in pieces.encode(lines, out_type=str))
             (cache / f"{split}.{side}").write_text("\n".join(encoded) + "\n", encoding="utf-8")
+    texts = {split: cache / split for split in splits.values()}
+    preprocess(texts, done.parent, "-s", "de", "-t", "en", "--joined-dictionary")
+    return done.parent
+
+
+def prepare_wikitext2(text: Path, cache: Path) -> Path:
+    """fairseq-preprocess, once; returns the folder for fairseq. Words are as they come."""
+    done = cache / "bin" / "test.idx"  # what is written last
+    if not done.exists():
+        texts = {split: text / f"wiki.{split}.tokens" for split in ("train", "valid", "test")}
+        preprocess(texts, done.parent, "--only-source")
+    return done.parent
+
+
+def preprocess(texts: Mapping[str, Path], folder: Path, *flags: str) -> None:
+    """fairseq-preprocess of the text of each split into `folder`."""
     command = [
-        *(sys.executable, "-m", "fairseq_cli.preprocess", "-s", "de", "-t", "en"),
-        *(f"--{split}pref={cache / split}" for split in splits.values()),
-        *("--destdir", str(cache / "bin"), "--joined-dictionary"),
+        *(sys.executable, "-m", "fairseq_cli.preprocess", *flags, "--destdir", str(folder)),
+        *(f"--{split}pref={path}" for split, path in texts.items()),
     ]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    return done.parent
 
 
 def sgemm_peak(size: int = 1536, seconds: float = 0.5) -> float:

@@ -213,9 +213,8 @@ class Shared:
             if owner != self.group.stage:
                 continue
             for p, grad in self._pieces(flat, owner, self.rows):
-                late, p.grad = p.grad, grad
-                if p in self.rows:
-                    p.grad = sparse_rows(self.rows[p], grad, p)
+                whole = sparse_rows(self.rows[p], grad, p) if p in self.rows else grad
+                late, p.grad = p.grad, whole
                 if late is not None:
                     p.grad += late
         self.stale = True

@@ -156,7 +156,7 @@ class HybridLSTMLanguageDecoder(FairseqIncrementalDecoder):
         return F.linear(features_BTd, self.output_weight, self.output_bias.squeeze(1))
 
     def _first_states(self, x_TBE: Tensor, fresh_B: Tensor | None) -> list[State]:
-        """Where the batch before ended, zeros where `fresh_B` says so; zeros if that fits not.
+        """Where the batch before ended, zeros where `fresh_B` says so or if its shape differs.
 
         A batch with fewer rows than the one before goes on with its first rows.
         """

@@ -14,11 +14,16 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from fairseq.distributed import ModuleProxyWrapper
 
 sys.path[:0] = [str(Path(__file__).parents[1] / "models"), str(Path(__file__).parents[2])]
 
 from hybrid_lstm_reference import TinyTask, batch, tiny_model  # noqa: E402
 
+from fairseq_hybrid.criterions.sampled_softmax import (  # noqa: E402
+    SampledSoftmaxConfig,
+    SampledSoftmaxCriterion,
+)
 from fairseq_hybrid.distributed.hybrid import WavefrontParallel  # noqa: E402
 from fairseq_hybrid.models import hybrid_lstm  # noqa: E402
 from fairseq_hybrid.models.attention import Memory  # noqa: E402
@@ -40,12 +45,27 @@ class Case:
     options: dict = field(default_factory=dict)
     mixed: bool = False
     """float32 weights under autocast to bfloat16, instead of float64"""
+    sampled: bool = False
+    """softmax over some words, gradients of their rows"""
+
+    @property
+    def task(self) -> TinyTask:
+        return TinyTask(60 if self.sampled else 11)
+
+    def criterion(self):
+        if not self.sampled:
+            return loss_of
+        cfg = SampledSoftmaxConfig(
+            sample_frequent=0, sample_random=8, sample_distribution="uniform"
+        )
+        cfg.sentence_avg, cfg.seed = False, 1
+        return SampledSoftmaxCriterion(cfg, self.task)
 
     @property
     def name(self) -> str:
         kind = "model_parallel" if self.head_on_last else "hybrid"
         options = "".join(f" {k}={v}" for k, v in self.options.items())
-        mixed = " mixed" if self.mixed else ""
+        mixed = " mixed" if self.mixed else " sampled" if self.sampled else ""
         return f"{kind} {self.stages} chunk={self.chunk} x{self.accumulate}{options}{mixed}"
 
     def model(self, task):
@@ -106,6 +126,9 @@ def cases(world: int) -> list[Case]:
     found += [Case(world, chunk, options=four) for chunk in (None, 1, 5, 100)]
     found += [Case(world, 2, accumulate=3, options=four | o) for o in (VARIANTS[0], VARIANTS[4])]
     found += [Case(world, 2, True, accumulate=2, options=four | VARIANTS[4])]
+    for o in (VARIANTS[0], VARIANTS[1], VARIANTS[4], VARIANTS[5], VARIANTS[6]):
+        found.append(Case(world, 2, options=four | o, sampled=True))
+    found += [Case(world, 2, accumulate=2, options=four | VARIANTS[4], sampled=True)]
     if world == 2:
         for o in (*VARIANTS[:2], VARIANTS[3]):
             found.append(Case(2, 2, options=four | o, mixed=True))
@@ -116,6 +139,7 @@ def cases(world: int) -> list[Case]:
     if world == 4:
         found += [Case(2, 2, options=four | o) for o in VARIANTS[:5]]
         found += [Case(2, 2, True, options=four), Case(1, 2, options=four)]
+        found += [Case(2, 2, options=four | o, sampled=True) for o in (VARIANTS[0], VARIANTS[4])]
         found += [Case(4, 1, options=four, mixed=True), Case(2, 2, options=four, mixed=True)]
         found += [Case(4, 2, options={"encoder_layers": 7, "encoder_bidirectional_first": True})]
     return found
@@ -133,36 +157,45 @@ def sample(task, rank: int, turn: int) -> dict:
     for row, new in zip(prev, shifted):
         words = row[row != pad]
         new[: len(words)] = torch.cat((words[1:], words[:1]))
-    return {"net_input": net_input, "target": shifted}
+    return {"net_input": net_input, "target": shifted, "ntokens": int(shifted.ne(pad).sum())}
 
 
-def loss_of(model, sample) -> torch.Tensor:
+def loss_of(model, sample) -> tuple[torch.Tensor]:
     output = model(**sample["net_input"])
     targets = model.get_targets(sample, output)
     pad = TinyTask().target_dictionary.pad()
-    return torch.nn.functional.cross_entropy(
-        output[0].flatten(0, -2), targets.flatten(), ignore_index=pad, reduction="sum"
-    )
+    rows, targets = output[0].flatten(0, -2), targets.flatten()
+    loss = torch.nn.functional.cross_entropy
+    return (loss(rows, targets, ignore_index=pad, reduction="sum"),)
+
+
+def dense(grad: torch.Tensor) -> torch.Tensor:
+    return grad.to_dense() if grad.is_sparse else grad
 
 
 def reference(case: Case, world: int) -> dict:
-    task = TinyTask()
+    task = case.task
     model = case.model(task)
-    loss = 0.0
+    loss, criterions = 0.0, [case.criterion() for _ in range(world)]
     for turn in range(case.accumulate):
-        for rank in range(world):
+        samples = [sample(task, rank, turn) for rank in range(world)]
+        words = torch.cat([s["target"].flatten() for s in samples]).unique()
+        model.union_of_words = lambda _, words=words: words
+        for criterion, batch_of_rank in zip(criterions, samples):
             with case.precision():
-                part = loss_of(model, sample(task, rank, turn))
+                part = criterion(model, batch_of_rank)[0]
             (part / world).backward()
             loss += part.item()
     trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
-    grads = {n: torch.zeros_like(p) if p.grad is None else p.grad for n, p in trained.items()}
+    grads = {
+        n: torch.zeros_like(p) if p.grad is None else dense(p.grad) for n, p in trained.items()
+    }
     norm = torch.stack([g.norm() for g in grads.values()]).norm()
     return {"loss": loss, "grads": grads, "norm": norm}
 
 
 def parallel(case: Case, rank: int) -> dict:
-    task = TinyTask()
+    task, criterion = case.task, case.criterion()
     model = WavefrontParallel(
         case.model(task),
         dist.group.WORLD,
@@ -171,21 +204,22 @@ def parallel(case: Case, rank: int) -> dict:
         head_on_last=case.head_on_last,
     )
     model.train()
-    loss = 0.0
+    seen, loss = ModuleProxyWrapper(model), 0.0  # as fairseq's trainer has it
     for turn in range(case.accumulate):
         last = turn == case.accumulate - 1
         with contextlib.nullcontext() if last else model.no_sync():
             with case.precision():
-                part = loss_of(model, sample(task, rank, turn))
+                part = criterion(seen, sample(task, rank, turn))[0]
             part.backward()
             loss += part.item()
     model.all_reduce_grads()
     model.lanes.drain()
-    grads = {n: p.grad for n, p in model.module.named_parameters() if p.grad is not None}
+    found = {n: p.grad for n, p in model.module.named_parameters() if p.grad is not None}
     owners = {n: model.ownership.owners[p] for n, p in model.module.named_parameters()}
     return {
         "loss": loss,
-        "grads": grads,
+        "grads": {name: dense(grad) for name, grad in found.items()},
+        "rows": {name: g.indices().numel() for name, g in found.items() if g.is_sparse},
         "norm": model.ownership.norm(),
         "stage": model.group.stage,
         "owners": owners,

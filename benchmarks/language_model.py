@@ -1,0 +1,207 @@
+"""How fast does `hybrid_lstm_lm` train with a full, an adaptive and a sampled softmax?
+
+    python benchmarks/language_model.py --wikitext2 FOLDER --json build/language_model.json
+    python benchmarks/language_model.py --wikitext2 FOLDER --rounds 1 --updates 1 \
+        --hidden 64                                                         # a quick look, 2 min
+
+WikiText-2 (33,278 words), 2 LSTM layers, embedding, hidden and output size 512, nothing shared;
+blocks of 35 words, 32 sequences per worker, dropout, clipping, Adam; one thread per worker. The
+systems, each a set of processes, started once and stopped while others are measured:
+
+    full        1 worker, --criterion cross_entropy: the naive single worker, baseline of "speed-up"
+    adaptive    1 worker, --criterion adaptive_loss with --adaptive-softmax-cutoff (fairseq's)
+    sampled     1 worker, --criterion sampled_softmax
+    dense2      2 workers, --criterion cross_entropy --ddp-backend legacy_ddp
+    sampled2    2 workers, --criterion sampled_softmax --ddp-backend sampled
+
+What is timed is `HybridTrainer.train_step` (crew.py). In each round every system has its turn,
+after `--warmup` updates that do not count: 2 workers make `--updates` updates of 64 sequences, a
+single worker twice as many of 32. The text is read as streams, as many as an update has sequences,
+so one worker and two have other words in their batches, but as many of them: compare rates.
+
+    tok/s            words of all workers per second of wall time, median over rounds
+    speed-up, to ... over `full`, `adaptive`, `sampled`; median of the ratios within a round
+    words            over which the softmax of an update is computed, where that is not all
+    MB sent          per update, by all workers together: as the program counts its tensors (an
+                     all-reduce as a ring makes it), and as the kernel counts the loopback device
+    of dense         share of the bytes counted of `dense2`
+    peak MB          of the largest worker, since its start (VmHWM)
+    sgemm            what the machine has to give: large matrix products of all workers at the same
+                     time, over those of `full`, right after the updates of each round
+
+Processor time of all workers is in the JSON: where something else runs on the machine, look there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+import crew
+from common import medians, prepare_wikitext2, ratios
+from crew import System
+
+FULL = ("--criterion", "cross_entropy")
+SAMPLED = ("--criterion", "sampled_softmax")
+
+SYSTEMS = {
+    "full": System("1 worker, full softmax", flags=FULL),
+    "adaptive": System("1 worker, adaptive softmax", flags=("--criterion", "adaptive_loss")),
+    "sampled": System("1 worker, sampled softmax", flags=SAMPLED),
+    "dense2": System("{n} workers, full softmax, legacy_ddp", "legacy_ddp", FULL),
+    "sampled2": System("{n} workers, sampled softmax, sampled", "sampled", SAMPLED),
+}
+BASELINE, ADAPTIVE, ONE_SAMPLED, DENSE = "full", "adaptive", "sampled", "dense2"
+
+
+def arguments(name: str, data: Path, options) -> list[str]:
+    """Of fairseq-train."""
+    system = SYSTEMS[name]
+    values = {
+        "--decoder-layers": options.layers,
+        "--decoder-embed-dim": options.embed or options.hidden,
+        "--decoder-hidden-size": options.hidden,
+        "--decoder-out-embed-dim": options.output or options.hidden,
+        "--dropout": options.dropout,
+        "--tokens-per-sample": options.length,
+        "--batch-size": options.sequences,
+        "--distributed-world-size": system.workers(options),
+    }
+    if name == ADAPTIVE:
+        values["--adaptive-softmax-cutoff"] = options.cutoff
+    if system.flags == SAMPLED and options.sample:
+        values["--sample-frequent"], values["--sample-random"] = options.sample
+    return [
+        *(str(data), "--task", "streamed_language_modeling", "--cpu", "--seed", "1"),
+        *("--arch", "hybrid_lstm_lm", "--ddp-backend", system.backend or "legacy_ddp"),
+        *system.flags,
+        *("--optimizer", "adam", "--lr", "1e-3", "--clip-norm", "0.25", "--num-workers", "0"),
+        *("--save-dir", str(data / "checkpoints")),  # fairseq saves there if an update fails
+        *(str(word) for pair in values.items() for word in pair),
+    ]
+
+
+class Worker(crew.Worker):
+    """One process of a system."""
+
+    def __init__(self, name: str, rank: int, options, data: Path):
+        super().__init__(SYSTEMS[name], arguments(name, data, options), rank, options)
+
+    def note(self, log: dict) -> dict[str, float]:
+        words = {"words": float(log["words"])} if "words" in log else {}
+        return {**super().note(log), **words}
+
+    def facts(self) -> dict:
+        """About the model and the batches of all rounds."""
+        samples = [sample for update in self.updates for sample in update]
+        return {
+            "parameters": sum(p.numel() for p in self.trainer.get_model().parameters()),
+            "vocabulary": len(self.trainer.task.target_dictionary),
+            "sequences_per_batch": sum(sample["nsentences"] for sample in samples) / len(samples),
+            "tokens_per_batch": sum(sample["ntokens"] for sample in samples) / len(samples),
+        }
+
+
+# Results
+
+
+def measure(workload: str, options) -> dict:
+    def job(scratch: Path) -> tuple[Path]:
+        return (prepare_wikitext2(options.wikitext2, options.cache or scratch),)
+
+    facts, rounds = crew.take_turns(workload, SYSTEMS, Worker, options, job)
+    return {
+        **next(iter(facts.values())),
+        "parameters": {name: f["parameters"] for name, f in facts.items()},
+        "systems": summary(rounds, options),
+        "rounds": rounds,
+    }
+
+
+def summary(rounds: crew.Rounds, options) -> dict[str, dict]:
+    rate = crew.rates(rounds)
+    sampled = {name: turns for name, turns in rounds.items() if "words" in turns[0]}
+    columns = {
+        **crew.common_columns(rounds, BASELINE),
+        "to_adaptive": ratios(rate, ADAPTIVE),
+        "to_sampled": ratios(rate, ONE_SAMPLED),
+        "words": medians(crew.every(sampled, lambda r: r["words"]), 0),
+        "of_dense": shares_of_dense(rounds),
+        "workers": {name: SYSTEMS[name].workers(options) for name in rounds},
+    }
+    return crew.by_system(columns, rounds)
+
+
+def shares_of_dense(rounds: crew.Rounds) -> dict[str, float]:
+    """Bytes counted per update, by those of dense sharing."""
+    if DENSE not in rounds:
+        return {}
+    sent = medians(crew.every(rounds, lambda r: r["bytes_counted"] / r["updates"]), 0)
+    return {name: round(size / sent[DENSE], 4) for name, size in sent.items() if size}
+
+
+COLUMNS = {
+    "tok/s": ("tokens_per_second", "{:,.0f}"),
+    "speed-up": ("speed_up", "{:.2f}"),
+    "to adaptive": ("to_adaptive", "{:.2f}"),
+    "to sampled": ("to_sampled", "{:.2f}"),
+    "ms/update": ("ms_per_update", "{:,.0f}"),
+    "words": ("words", "{:,.0f}"),
+    "MB sent, counted": ("mb_counted", "{:,.1f}"),
+    "on loopback": ("mb_loopback", "{:,.1f}"),
+    "of dense": ("of_dense", "{:.1%}"),
+    "peak MB": ("peak_mb", "{:,.0f}"),
+    "sgemm": ("sgemm_ratio", "{:.2f}"),
+}
+
+
+def report(workload: str, result: dict, options) -> None:
+    """A Markdown table."""
+    embed, output = options.embed or options.hidden, options.output or options.hidden
+    print(
+        f"\n**{workload}**: {options.layers} layers of {options.hidden}, embedding {embed}, output "
+        f"{output}, vocabulary {result['vocabulary']:,}; {options.length} words x "
+        f"{result['sequences_per_batch']:.0f} sequences per worker\n"
+    )
+    titles = {name: system.title.format(n=options.workers) for name, system in SYSTEMS.items()}
+    crew.print_table(COLUMNS, result["systems"], titles)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    add = parser.add_argument
+    crew.add_options(parser, SYSTEMS, rounds=7, updates=5)
+    add("--layers", type=int, default=2)
+    add("--hidden", type=int, default=512, help="hidden size")
+    add("--embed", type=int, help="size of the input embedding (default: the hidden size)")
+    add("--output", type=int, help="size of the output embedding (default: the hidden size)")
+    add("--dropout", type=float, default=0.2)
+    add("--length", type=int, default=35, help="words of a sequence")
+    add("--sequences", type=int, default=32, help="per worker")
+    add("--cutoff", default="2000,10000", help="--adaptive-softmax-cutoff of adaptive")
+    add("--sample", type=int, nargs=2, metavar=("FREQUENT", "RANDOM"),
+        help="--sample-frequent and --sample-random; the words of the batch come on top "
+        "(default: that of the criterion, about 2,000 words with those of 35 x 32)")  # fmt: skip
+    add("--wikitext2", type=Path, default=os.environ.get("WIKITEXT2"), metavar="FOLDER",
+        help="with wiki.{train,valid,test}.tokens (default: the variable WIKITEXT2)")  # fmt: skip
+    add("--cache", type=Path, help="keep the prepared WikiText-2 here (default: nowhere)")
+    options = parser.parse_args()
+    crew.check_options(parser, options)
+    for name in ("layers", "hidden", "length", "sequences"):
+        if getattr(options, name) < 1:
+            parser.error(f"--{name} {getattr(options, name)}: give 1 or more")
+    if options.wikitext2 is None:
+        parser.error("--wikitext2 FOLDER (or the variable WIKITEXT2) must say where the text is")
+    for split in ("train", "valid", "test"):
+        if not (options.wikitext2 / f"wiki.{split}.tokens").exists():
+            parser.error(f"--wikitext2 {options.wikitext2}: no wiki.{split}.tokens there")
+    return options
+
+
+def main() -> None:
+    crew.run(("wikitext-2",), measure, report, parse(), private=("wikitext2", "cache"))
+
+
+if __name__ == "__main__":
+    main()
