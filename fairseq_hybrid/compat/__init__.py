@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 
-from fairseq_hybrid.compat import checkpoints, collectives, launch, messages, versions
+from fairseq_hybrid.compat import checkpoints, collectives, data, launch, messages, versions
 from fairseq_hybrid.compat.messages import UserError
 
 ENTRIES = {
@@ -22,6 +22,7 @@ ENTRIES = {
     "launch": launch.install,  # worker start on CPU, torchrun, dying workers, one-line errors
     "gather": collectives.install_gather,  # all_gather_list without CUDA buffers
     "ddp": collectives.install_ddp,  # torch's DistributedDataParallel on CPU
+    "numpy": data.install,  # language models' data sets on numpy 2
     "loading": checkpoints.install_loading,  # weights_only with fairseq's classes allow-listed
     "saving": checkpoints.install_saving,  # files appear under their name only when complete
 }

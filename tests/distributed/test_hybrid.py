@@ -27,10 +27,7 @@ import json
 import math
 import os
 import re
-import select
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,14 +41,12 @@ from jobs import (
     alive,
     children,
     curve,
-    environment,
-    finish,
     run,
-    start,
     train_command,
     wait_for,
     workers,
 )
+from warm import Cold, Warm, WarmServer
 
 import fairseq_hybrid  # noqa: F401
 from fairseq_hybrid.compat import checkpoints
@@ -100,91 +95,6 @@ class Spoiled(CrossEntropyCriterion):
                 hook = weight.register_hook(lambda grad: (hook.remove(), grad * float("inf"))[1])
         return loss, size, log
 '''
-
-SERVER = """
-import gc, importlib, json, multiprocessing, os, sys
-
-talk = os.fdopen(os.dup(1), "w")
-os.dup2(2, 1)
-import fairseq_cli.train, torch._dynamo
-
-gc.freeze()
-context = multiprocessing.get_context
-for line in sys.stdin:
-    job = json.loads(line)
-    pid = os.fork()
-    if pid == 0:
-        break
-    print(pid, file=talk, flush=True)
-    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), file=talk, flush=True)
-else:
-    sys.exit()
-talk.close()
-os.setsid()
-for fd, name in enumerate((os.devnull, job["out"], job["err"])):
-    os.dup2(os.open(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC), fd)
-os.environ.update(job["env"])
-sys.argv = job["command"]
-multiprocessing.get_context = lambda way=None: context("fork" if way == "spawn" else way)
-importlib.import_module(sys.argv[0].replace("fairseq-", "fairseq_cli.")).cli_main()
-"""
-
-
-class Cold:
-    """The command, as from a shell."""
-
-    def __init__(self, command: list[str], folder: Path, **env: str):
-        self.process = start(*command, **env)
-        self.pid = self.process.pid
-
-    def finish(self, timeout: float = 240) -> Result:
-        return finish(self.process, timeout)
-
-
-class WarmServer:
-    """Starts commands, one at a time, without importing fairseq for each."""
-
-    def __init__(self):
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", SERVER],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment(),
-            bufsize=0,
-            start_new_session=True,
-        )
-
-    def ask(self, **job) -> int:
-        self.process.stdin.write(json.dumps(job).encode() + b"\n")
-        return int(self.process.stdout.readline())
-
-    def exit_code(self, timeout: float) -> int | None:
-        ready, _, _ = select.select([self.process.stdout], [], [], timeout)
-        return int(self.process.stdout.readline()) if ready else None
-
-    def close(self) -> None:
-        self.process.stdin.close()
-        self.process.wait(timeout=10)
-
-
-class Warm:
-    """The command, in a process that has fairseq imported already."""
-
-    def __init__(self, server: WarmServer, command: list[str], folder: Path, **env: str):
-        self.server = server
-        self.out, self.err = folder / "out.txt", folder / "err.txt"
-        self.began = time.monotonic()
-        command = [str(part) for part in command]
-        self.pid = server.ask(command=command, out=str(self.out), err=str(self.err), env=env)
-
-    def finish(self, timeout: float = 240) -> Result:
-        code = self.server.exit_code(timeout)
-        if code is None:
-            os.killpg(self.pid, signal.SIGKILL)
-            self.server.exit_code(10)
-        out, err = self.out.read_text(), self.err.read_text()
-        assert code is not None, f"hung for {timeout} s\n{out[-3000:]}\n{err[-3000:]}"
-        return Result(code, out, err, time.monotonic() - self.began)
 
 
 @pytest.fixture(scope="module", params=["warm", pytest.param("cold", marks=pytest.mark.long)])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from jobs import curve, run, train
+from jobs import curve, run, train, train_command
+from warm import Warm, WarmServer
 
 SEQUENCES = 8
 LM = (
@@ -27,15 +28,30 @@ def words(text, tmp_path_factory):
 def options(workers: int, *more: str) -> list[str]:
     backend = ("--ddp-backend", "sampled") if workers > 1 else ()
     return [
-        *LM, *SAMPLED, "--distributed-world-size", str(workers), *backend,
+        *SAMPLED, "--distributed-world-size", str(workers), *backend,
         *("--batch-size", str(SEQUENCES // workers), "--max-update", str(UPDATES)),
         *("--clip-norm", "0.5", "--disable-validation", "--no-epoch-checkpoints", *more),
     ]  # fmt: skip
 
 
-def job(words, folder, workers: int, *more: str):
-    result = train(words, folder, *options(workers, *more), arch=()).ok()
-    return result, torch.load(folder / "checkpoint_last.pt", weights_only=False)
+@pytest.fixture(scope="module")
+def server():
+    server = WarmServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def job(server, words):
+    """Trains, and returns the log and the checkpoint."""
+
+    def run_it(folder, workers: int, *more: str, data=words, arch=LM):
+        folder.mkdir(exist_ok=True)
+        command = train_command(data, folder, *options(workers, *more), arch=arch)
+        result = Warm(server, command, folder).finish().ok()
+        return result, torch.load(folder / "checkpoint_last.pt", weights_only=False)
+
+    return run_it
 
 
 def assert_same(expected, got, tolerance=1e-5):
@@ -61,30 +77,46 @@ def assert_same(expected, got, tolerance=1e-5):
 
 
 @pytest.fixture(scope="module")
-def alone(words, tmp_path_factory):
-    return job(words, tmp_path_factory.mktemp("alone"), 1)
+def alone(job, tmp_path_factory):
+    return job(tmp_path_factory.mktemp("alone"), 1)
 
 
 @pytest.mark.parametrize("workers", [2, 4])
-def test_equals_one_worker_on_the_joined_batch(words, alone, tmp_path, workers):
-    got = job(words, tmp_path, workers)
+def test_equals_one_worker_on_the_joined_batch(job, alone, tmp_path, workers):
+    got = job(tmp_path, workers)
     assert assert_same(alone, got) == 3  # input embedding, output weight and bias
     sent = curve(got[0], "sent_mb")
     assert min(sent.values()) > 0
 
 
-def test_shared_embeddings_sgd_and_update_freq(words, tmp_path):
+def test_shared_embeddings_sgd_and_update_freq(job, tmp_path):
     more = (
         *("--share-decoder-input-output-embed", "--optimizer", "sgd", "--momentum", "0.9"),
         *("--lr", "0.5", "--update-freq", "2"),
     )
-    alone = job(words, tmp_path / "alone", 1, *more)
-    assert_same(alone, job(words, tmp_path / "two", 2, *more))
+    alone = job(tmp_path / "alone", 1, *more)
+    assert_same(alone, job(tmp_path / "two", 2, *more))
 
 
-def test_only_sampled_rows_travel(words, tmp_path):
+TRANSLATION = (
+    *("--arch", "hybrid_lstm", "--encoder-layers", "2", "--dropout", "0"),
+    *("--encoder-embed-dim", "16", "--encoder-hidden-size", "16"),
+)
+
+
+@pytest.mark.parametrize("more", [(), ("--share-decoder-input-output-embed",)], ids=["", "shared"])
+def test_the_wavefront_makes_the_same_updates(job, data, tmp_path, more):
+    """hybrid against sampled, both on 2 workers with the same batches and the same words."""
+    systems = [
+        job(tmp_path / name, 2, "--ddp-backend", name, *more, data=data, arch=TRANSLATION)
+        for name in ("sampled", "hybrid")
+    ]
+    assert_same(*systems)
+
+
+def test_only_sampled_rows_travel(job, tmp_path):
     """Bytes in the log against what data parallelism sends of the same model."""
-    result, checkpoint = job(words, tmp_path, 2, "--decoder-embed-dim", "256")
+    result, checkpoint = job(tmp_path, 2, "--decoder-embed-dim", "256")
     numbers = sum(p.numel() for p in checkpoint["model"].values())
     vocabulary = checkpoint["model"]["decoder.output_weight"].size(0)
     sampled = max(curve(result, "words").values())
@@ -95,11 +127,11 @@ def test_only_sampled_rows_travel(words, tmp_path):
     assert sent < 4 * numbers
 
 
-def test_hidden_rows_that_are_not_sent_come_later(words, alone, tmp_path):
+def test_hidden_rows_that_are_not_sent_come_later(job, tmp_path):
     """Half of the hidden rows per update: less is sent, and it still learns as well."""
     more = ("--max-update", "60")
-    whole = job(words, tmp_path / "whole", 2, *more)
-    half = job(words, tmp_path / "half", 2, "--share-hidden-fraction", "0.5", *more)
+    whole = job(tmp_path / "whole", 2, *more)
+    half = job(tmp_path / "half", 2, "--share-hidden-fraction", "0.5", *more)
     sent = [max(curve(system[0], "sent_mb").values()) for system in (whole, half)]
     assert sent[1] < sent[0]
     losses = [list(curve(system[0]).values()) for system in (whole, half)]
@@ -120,6 +152,6 @@ def test_hidden_rows_that_are_not_sent_come_later(words, alone, tmp_path):
     ],
 )
 def test_bad_input_is_one_line_before_any_worker_starts(words, tmp_path, more, message):
-    result = train(words, tmp_path, *options(2), *more, arch=())
+    result = train(words, tmp_path, *options(2), *more, arch=LM)
     assert message in result.error()
     assert result.seconds < 60
