@@ -182,7 +182,7 @@ def parse() -> argparse.Namespace:
     add("--cutoff", default="2000,10000", help="--adaptive-softmax-cutoff of adaptive")
     add("--sample", type=int, nargs=2, metavar=("FREQUENT", "RANDOM"),
         help="--sample-frequent and --sample-random; the words of the batch come on top "
-        "(default: that of the criterion, about 2,000 words with those of 35 x 32)")  # fmt: skip
+        "(default: the criterion's; with them about 1,900, of two workers 2,200)")  # fmt: skip
     add("--wikitext2", type=Path, default=os.environ.get("WIKITEXT2"), metavar="FOLDER",
         help="with wiki.{train,valid,test}.tokens (default: the variable WIKITEXT2)")  # fmt: skip
     add("--cache", type=Path, help="keep the prepared WikiText-2 here (default: nowhere)")

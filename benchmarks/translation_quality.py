@@ -26,9 +26,9 @@ def read(folder: Path) -> dict:
     _, nll, updates = next(row for row in losses if row[0] == best)
     seconds = [map(float, line.split()) for line in (folder / "seconds.txt").open()]
     cpu = sum(user + system for _, user, system in seconds)
-    bleu, signature = re.match(
-        r"BLEU\|(\S+) = ([\d.]+)", (folder / "score.txt").read_text()
-    ).group(2, 1)
+    bleu, signature = re.match(r"BLEU\|(\S+) = ([\d.]+)", (folder / "score.txt").read_text()).group(
+        2, 1
+    )
     return {
         "model": name,
         "seed": int(seed),

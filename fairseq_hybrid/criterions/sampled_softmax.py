@@ -36,7 +36,7 @@ from fairseq_hybrid.optim import rows
 
 CORRECTIONS = ("logq", "none")
 AUTO = -1
-FREQUENT_SHARE, RANDOM_SHARE = 64, 32
+FREQUENT_SHARE, RANDOM_SHARE = 80, 40
 """by default one word in so many of the vocabulary"""
 
 
@@ -44,11 +44,11 @@ FREQUENT_SHARE, RANDOM_SHARE = 64, 32
 class SampledSoftmaxConfig(CrossEntropyCriterionConfig):
     sample_frequent: int = field(
         default=AUTO,
-        metadata={"help": "most frequent words, in every sample (default: vocabulary / 64)"},
+        metadata={"help": "most frequent words, in every sample (default: vocabulary / 80)"},
     )
     sample_random: int = field(
         default=AUTO,
-        metadata={"help": "other words, drawn for every update (default: vocabulary / 32)"},
+        metadata={"help": "other words, drawn for every update (default: vocabulary / 40)"},
     )
     sample_distribution: str = field(
         default="unigram",
@@ -211,7 +211,7 @@ class SampledSoftmaxCriterion(CrossEntropyCriterion):
 def takes_rows(model: Any) -> bool:
     """Whether whoever gathers the gradients can take single rows.
 
-    A model alone can; a wrapper says so by having `union_of_words`, which gives the words of all
-    workers; fairseq's wrappers cannot, and get gradients of the whole matrices.
+    A model alone can, and a wrapper that says so; it may also have `union_of_words`, which gives
+    the words of all workers, and `note_sample`. fairseq's wrappers get whole matrices.
     """
-    return isinstance(model, BaseFairseqModel) or hasattr(model, "union_of_words")
+    return isinstance(model, BaseFairseqModel) or getattr(model, "takes_row_gradients", False)

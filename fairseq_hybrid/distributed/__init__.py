@@ -4,6 +4,6 @@ from fairseq_hybrid.distributed import backends
 
 backends.install()
 
-from fairseq_hybrid.distributed import hybrid, sampled  # noqa: E402  (register with what is installed)
+from fairseq_hybrid.distributed import asynchronous, hybrid, sampled  # noqa: E402  (they register)
 
-__all__ = ["backends", "hybrid", "sampled"]
+__all__ = ["asynchronous", "backends", "hybrid", "sampled"]

@@ -162,6 +162,8 @@ def build(cfg, model, process_group, device, head_on_last) -> nn.Module:
 class WavefrontParallel(nn.Module):
     """The model, its layers spread over the workers while it trains."""
 
+    takes_row_gradients = True
+
     def __init__(
         self,
         module: nn.Module,

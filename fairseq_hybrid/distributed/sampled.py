@@ -67,6 +67,8 @@ def sampled(cfg, model, process_group, device):
 class SampledDataParallel(nn.Module):
     """The model, and how its gradients are summed over the workers."""
 
+    takes_row_gradients = True
+
     def __init__(self, module: nn.Module, process_group: Any, *, hidden_fraction: float = 1.0):
         super().__init__()
         self.module, self.group = module, process_group
@@ -75,6 +77,7 @@ class SampledDataParallel(nn.Module):
         self.hidden_fraction = hidden_fraction
         self.kept: dict[nn.Parameter, Tensor] = {}
         """gradients of hidden rows that have not been sent yet"""
+        self.sampled_words: list[Tensor] = []
         self.accumulating = False
         self.bytes_sent = 0
 
@@ -90,6 +93,10 @@ class SampledDataParallel(nn.Module):
     def union_of_words(self, words: Tensor) -> Tensor:
         """The words that any worker has, in ascending order."""
         return self._union([(words, self.vocabulary)])[0]
+
+    def note_sample(self, words_S: Tensor) -> None:
+        """The words, the same on all workers, whose output weights get a gradient."""
+        self.sampled_words.append(words_S)
 
     def _union(self, sets: list[tuple[Tensor, int]]) -> list[Tensor]:
         rows, size = row_sets.union(sets, self.group)
@@ -124,11 +131,16 @@ class SampledDataParallel(nn.Module):
     ) -> dict[nn.Parameter, Tensor]:
         """Rows of the parameters that are not sent as a whole; the same on all workers."""
         rows = {}
-        if sparse:
-            for p in sparse:
-                p.grad = p.grad.coalesce()
-            sets = [(p.grad.indices()[0], p.size(0)) for p in sparse]
-            rows.update(zip(sparse, self._union(sets)))
+        noted, self.sampled_words = self.sampled_words, []
+        if noted:  # nobody has to ask for these
+            everyones = torch.cat(noted).unique()
+            looked_up = {id(m.weight) for m in self.modules() if isinstance(m, nn.Embedding)}
+            outputs = {id(p) for p in self.module.softmax_parameters()} - looked_up
+            rows = {p: everyones for p in sparse if id(p) in outputs}
+        unknown = [p for p in sparse if p not in rows]
+        if unknown:
+            sets = [(p.grad.coalesce().indices()[0], p.size(0)) for p in unknown]
+            rows.update(zip(unknown, self._union(sets)))
         if self.hidden_fraction < 1:
             generator = torch.Generator().manual_seed(self.module.num_updates)
             for p in dense:

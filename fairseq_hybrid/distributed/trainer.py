@@ -5,6 +5,7 @@
 * where a backend spreads the parameters (ownership.py): one gradient norm over all of them, weights
   brought up to date before validation and saving, optimizer state gathered for a checkpoint
 * where gradients have some rows only (optim/rows.py): an optimizer that touches no others
+* where the workers do not wait for each other (asynchronous.py): no statistics of all in the log
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ import sys
 from typing import Any
 
 import torch
+from fairseq import optim
 from fairseq.logging import metrics
 from fairseq.optim import AMPOptimizer, FairseqOptimizer
 from fairseq.trainer import Trainer
 
 from fairseq_hybrid.compat import checkpoints
 from fairseq_hybrid.criterions.sampled_softmax import SampledSoftmaxCriterion
+from fairseq_hybrid.distributed.asynchronous import AsyncParallel, push_steps
 from fairseq_hybrid.distributed.hybrid import WavefrontParallel
 from fairseq_hybrid.distributed.report import Report
 from fairseq_hybrid.optim import rows
@@ -44,6 +47,15 @@ class HybridTrainer(Trainer):
         """The wrapper of the model, if it spreads the parameters over the workers."""
         inner = getattr(self.model, "module", None)
         return inner if isinstance(inner, WavefrontParallel) else None
+
+    @property
+    def apart(self) -> AsyncParallel | None:
+        """The wrapper of the model, if the workers do not wait for each other."""
+        inner = getattr(self.model, "module", None)
+        return inner if isinstance(inner, AsyncParallel) else None
+
+    def _sync_stats(self) -> bool:
+        return self.apart is None and super()._sync_stats()
 
     def train_step(self, samples: Any, raise_oom: bool = False) -> Any:
         if self.spread is None:
@@ -74,6 +86,17 @@ class HybridTrainer(Trainer):
             self.spread.leave_sums = scale_once(self._optimizer, self.spread)
         if isinstance(self.criterion, SampledSoftmaxCriterion):
             rows.by_rows(self._optimizer, rows.RowSteps if self.spread else rows.RowUpdates)
+        if self.apart is not None:
+            self._start_server()
+
+    def _start_server(self) -> None:
+        apart, mine = self.apart, self._optimizer
+        theirs = None
+        if apart.server is not None:
+            theirs = optim.build_optimizer(self.cfg.optimizer, apart.server.params)
+            rows.by_rows(theirs, rows.RowSteps)
+        push_steps(mine, apart)
+        apart.start(theirs, mine.get_lr)
 
     def clip_grad_norm(self, clip_norm: float) -> torch.Tensor:
         if self.spread is None:
@@ -83,7 +106,7 @@ class HybridTrainer(Trainer):
 
     def _check_grad_norms(self, grad_norm: torch.Tensor) -> None:
         """NaN differs from itself: where the norm is the same by construction, say what it is."""
-        if self.spread is None or torch.isfinite(grad_norm):
+        if self.apart is None and (self.spread is None or torch.isfinite(grad_norm)):
             super()._check_grad_norms(grad_norm)
 
     def _prepare_sample(self, sample: Any, is_dummy: bool = False) -> tuple[Any, bool]:
@@ -100,14 +123,19 @@ class HybridTrainer(Trainer):
     def begin_valid_epoch(self, epoch: int) -> None:
         if self.spread is not None:
             self.spread.ownership.refresh()
+        if self.apart is not None:
+            self.apart.drain()
         super().begin_valid_epoch(epoch)
 
     def consolidate_optimizer(self) -> None:
-        if self.spread is None:
+        if self.spread is None and self.apart is None:
             return super().consolidate_optimizer()
         error = sys.exc_info()[1]
-        if error is not None and not isinstance(error, FloatingPointError):
+        if error is not None and (self.apart or not isinstance(error, FloatingPointError)):
             raise error  # of this worker alone: there is nobody to gather anything with
+        if self.apart is not None:
+            self._gathered_optim_state = None  # it is in the optimizer
+            return self.apart.drain(self.optimizer)
         self.spread.ownership.refresh(*self._averages())
         if not self.cfg.checkpoint.no_save_optimizer_state:
             self._gathered_optim_state = self.spread.ownership.gather_state(self.optimizer)
@@ -143,6 +171,9 @@ class HybridTrainer(Trainer):
         extra_state = super().load_checkpoint(filename, *args, **kwargs)
         if self.spread is not None:
             self.spread.ownership.forget(self.optimizer)
+        if self.apart is not None:
+            self.apart.adopt(self.optimizer)
+            torch.distributed.barrier(self.data_parallel_process_group)
         return extra_state
 
 

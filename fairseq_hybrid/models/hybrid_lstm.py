@@ -127,6 +127,13 @@ class HybridLSTMModel(FairseqEncoderDecoderModel):
         """Let the embeddings' gradients consist of the rows of the words that were looked up."""
         self.encoder.embed_tokens.sparse = self.decoder.embed_tokens.sparse = True
 
+    def rows_read(self, src_tokens, prev_output_tokens, **_) -> dict[nn.Parameter, Tensor]:
+        """Which rows of the embeddings a batch looks up."""
+        source, target = self.encoder.embed_tokens.weight, self.decoder.embed_tokens.weight
+        if source is target:
+            return {source: torch.cat((src_tokens.flatten(), prev_output_tokens.flatten()))}
+        return {source: src_tokens, target: prev_output_tokens}
+
     def set_num_updates(self, num_updates: int) -> None:
         self.num_updates = num_updates
         super().set_num_updates(num_updates)

@@ -72,6 +72,10 @@ class HybridLSTMLanguageModel(FairseqLanguageModel):
         """From now on the input embedding's gradient holds the batch's rows only (torch.sparse)."""
         self.decoder.embed_tokens.sparse = True
 
+    def rows_read(self, src_tokens: Tensor, **_) -> dict[nn.Parameter, Tensor]:
+        """Which rows of the input embedding a batch looks up."""
+        return {self.decoder.embed_tokens.weight: src_tokens}
+
 
 class HybridLSTMLanguageDecoder(FairseqIncrementalDecoder):
     def __init__(self, args, source_dictionary, target_dictionary):

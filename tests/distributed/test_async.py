@@ -1,0 +1,130 @@
+"""`--ddp-backend async`: every gradient is used once, nobody runs too far ahead, all ends well."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from async_workers import UPDATES, Model, Optimizer, gradient
+from jobs import curve, finish, run, start, train, train_command
+from warm import Warm, WarmServer
+
+from fairseq_hybrid.distributed.asynchronous import Server
+
+WORKER = Path(__file__).with_name("async_workers.py")
+LM = (
+    *("--task", "streamed_language_modeling", "--arch", "hybrid_lstm_lm", "--dropout", "0"),
+    *("--decoder-embed-dim", "16", "--decoder-hidden-size", "16", "--tokens-per-sample", "10"),
+)
+JOB = (
+    *("--distributed-world-size", "2", "--ddp-backend", "async", "--batch-size", "4"),
+    *("--no-epoch-checkpoints", "--save-interval-updates", "30", "--keep-interval-updates", "1"),
+)
+SAMPLED = ("--criterion", "sampled_softmax", "--sample-frequent", "20", "--sample-random", "30")
+
+
+@pytest.mark.parametrize(("world", "staleness"), [(2, 0), (3, 2)])
+def test_every_gradient_is_used_once(tmp_path, world, staleness):
+    """Gradients that do not depend on the parameters: SGD gives the same in any order."""
+    command = (sys.executable, WORKER, tmp_path, world)
+    for process in [start(*command, rank, staleness) for rank in range(world)]:
+        finish(process, 120).ok()
+    table, layer = (p.detach().clone() for p in Model().parameters())
+    for rank in range(world):
+        for update in range(UPDATES):
+            taken, of_rows, of_layer = gradient(rank, update)
+            table.index_add_(0, taken, of_rows, alpha=-0.5)
+            layer -= 0.5 * of_layer
+    for rank in range(world):
+        got = torch.load(tmp_path / f"{rank}.pt")
+        torch.testing.assert_close(got["table"], table, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(got["layer"], layer, rtol=1e-5, atol=1e-5)
+    assert torch.load(tmp_path / "server.pt")["clock"] == [UPDATES] * world
+
+
+def test_nobody_runs_too_far_ahead():
+    """Worker 0 may fetch after 2 more updates than worker 1 has made, but not after 3."""
+    server = Server([torch.nn.Parameter(torch.zeros(2))], workers=2, staleness=2)
+    server.optimizer, server.learning_rate = Optimizer(server.params), lambda: 0.5
+    for _ in range(2):
+        server.push(0, [torch.ones(2)])
+    assert server.pull(0, [None])[0].tolist() == [-1.0, -1.0]
+    server.push(0, [torch.ones(2)])
+    fetched = []
+    thread = threading.Thread(target=lambda: fetched.append(server.pull(0, [None])))
+    thread.start()
+    time.sleep(0.3)
+    assert not fetched
+    server.push(1, [torch.ones(2)])
+    thread.join(timeout=10)
+    assert fetched[0][0].tolist() == [-2.0, -2.0]
+
+
+def test_a_failed_server_fails_those_who_ask():
+    server = Server([torch.nn.Parameter(torch.zeros(2))], workers=2, staleness=2)
+    server.fail(OSError("gone"))
+    with pytest.raises(RuntimeError, match="server of the parameters"):
+        server.pull(0, [None])
+
+
+@pytest.fixture(scope="module")
+def server():
+    server = WarmServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def words(text, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("lm")
+    prefixes = [f"--{split}pref={text / split}.en" for split in ("train", "valid")]
+    run("fairseq-preprocess", "--only-source", *prefixes, "--destdir", folder).ok()
+    return folder
+
+
+@pytest.mark.parametrize("more", [("--criterion", "cross_entropy"), SAMPLED], ids=["dense", "rows"])
+def test_learns_saves_and_goes_on(server, words, tmp_path, more):
+    command = train_command(words, tmp_path, *JOB, *more, "--max-update", "60", arch=LM)
+    first = Warm(server, command, tmp_path).finish().ok()
+    losses = list(curve(first).values())
+    assert len(losses) == 60
+    assert sum(losses[-5:]) / 5 < losses[0] - 1
+    saved = torch.load(tmp_path / "checkpoint_last.pt", weights_only=False)
+    steps = {state["step"] for state in saved["last_optimizer_state"]["state"].values()}
+    assert steps == {120}  # the server's: 60 of each worker
+    command = train_command(words, tmp_path, *JOB, *more, "--max-update", "80", arch=LM)
+    second = Warm(server, command, tmp_path).finish().ok()
+    went_on = list(curve(second).values())
+    assert len(went_on) == 20
+    assert sum(went_on[:5]) / 5 < losses[0] - 1
+    saved = torch.load(tmp_path / "checkpoint_last.pt", weights_only=False)
+    steps = {state["step"] for state in saved["last_optimizer_state"]["state"].values()}
+    assert steps == {160}
+
+
+def test_sampled_rows_are_less_than_everything(server, words, tmp_path):
+    sent = []
+    for name, more in (("dense", ("--criterion", "cross_entropy")), ("rows", SAMPLED)):
+        (tmp_path / name).mkdir()
+        command = train_command(
+            words, tmp_path / name, *JOB, *more, "--max-update", "8", "--no-save", arch=LM
+        )
+        result = Warm(server, command, tmp_path / name).finish().ok()
+        sent.append(sum(curve(result, "sent_mb").values()))
+    assert 0 < sent[1] < 0.5 * sent[0]
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--async-staleness", "-1"), "--async-staleness -1 is not a number of updates"),
+        (("--fp16",), "--fp16 does not go with --ddp-backend async"),
+    ],
+)
+def test_bad_input_is_one_line(words, tmp_path, more, message):
+    result = train(words, tmp_path, *JOB, *more, arch=LM)
+    assert message in result.error()
