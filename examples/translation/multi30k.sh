@@ -12,7 +12,7 @@
 #   OUT=folder      everything is written here            WORKERS=1      training processes
 #   SAVE=folder     checkpoints, translation and score    BACKEND=...    --ddp-backend
 #   SUBWORDS=6000   joint sentencepiece vocabulary        SEED=1
-#   TOKENS=1600     target words of a batch, all workers together
+#   TOKENS=800      target words of a batch, all workers together
 #   MODEL="--arch hybrid_lstm ..."    all options of the model
 #   TRAINING="--optimizer adam ..."   optimizer, learning rates, length of training
 #   EXTRA="..."     more fairseq-train options, e.g. "--max-update 200" for a try
@@ -31,11 +31,12 @@ BACKEND=${BACKEND:-hybrid}
 AVERAGE=${AVERAGE:-5}
 MODEL=${MODEL:-"--arch hybrid_lstm --encoder-embed-dim 256 --encoder-hidden-size 256
   --encoder-layers 2 --encoder-bidirectional-first --share-all-embeddings --dropout 0.3"}
-UPDATES=${UPDATES:-2000}
-TOKENS=${TOKENS:-1600}
-TRAINING=${TRAINING:-"--optimizer adam --lr 0.003 --clip-norm 1.0 --lr-scheduler polynomial_decay
-  --warmup-updates 100 --total-num-update $UPDATES --end-learning-rate 0.0001
-  --max-update $UPDATES --save-interval-updates 100 --keep-interval-updates 1 --criterion label_smoothed_cross_entropy --label-smoothing 0.1"}
+UPDATES=${UPDATES:-5000}
+TOKENS=${TOKENS:-800}
+TRAINING=${TRAINING:-"--optimizer adam --lr 0.002 --clip-norm 1.0 --lr-scheduler polynomial_decay
+  --warmup-updates 200 --total-num-update $UPDATES --end-learning-rate 0.00005
+  --max-update $UPDATES --save-interval-updates 250 --keep-interval-updates 1
+  --criterion label_smoothed_cross_entropy --label-smoothing 0.1"}
 EXTRA=${EXTRA:-}
 URL=https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw
 PREPARED=$OUT/data-$SUBWORDS
