@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from jobs import run
+from warm import WarmServer
 
 SIZES = ("--train", "480", "--valid", "40", "--test", "40")
 
@@ -28,3 +29,20 @@ def data(text, tmp_path_factory) -> Path:
         *("--nwordssrc", "400", "--nwordstgt", "400"),
     ).ok()
     return folder
+
+
+@pytest.fixture(scope="session")
+def words(text, tmp_path_factory) -> Path:
+    """Its English side as running text, for language models."""
+    folder = tmp_path_factory.mktemp("words")
+    prefixes = [f"--{split}pref={text / split}.en" for split in ("train", "valid")]
+    run("fairseq-preprocess", "--only-source", *prefixes, "--destdir", folder).ok()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server():
+    """Starts fairseq's commands quickly: see warm.py."""
+    server = WarmServer()
+    yield server
+    server.close()

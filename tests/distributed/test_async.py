@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 from async_workers import UPDATES, Model, Optimizer, gradient
-from jobs import curve, finish, run, start, train, train_command
-from warm import Warm, WarmServer
+from jobs import curve, finish, start, train_command
+from warm import Warm
 
 from fairseq_hybrid.distributed.asynchronous import Server
 
@@ -71,21 +71,6 @@ def test_a_failed_server_fails_those_who_ask():
         server.pull(0, [None])
 
 
-@pytest.fixture(scope="module")
-def server():
-    server = WarmServer()
-    yield server
-    server.close()
-
-
-@pytest.fixture(scope="module")
-def words(text, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("lm")
-    prefixes = [f"--{split}pref={text / split}.en" for split in ("train", "valid")]
-    run("fairseq-preprocess", "--only-source", *prefixes, "--destdir", folder).ok()
-    return folder
-
-
 @pytest.mark.parametrize("more", [("--criterion", "cross_entropy"), SAMPLED], ids=["dense", "rows"])
 def test_learns_saves_and_goes_on(server, words, tmp_path, more):
     command = train_command(words, tmp_path, *JOB, *more, "--max-update", "60", arch=LM)
@@ -125,6 +110,6 @@ def test_sampled_rows_are_less_than_everything(server, words, tmp_path):
         (("--fp16",), "--fp16 does not go with --ddp-backend async"),
     ],
 )
-def test_bad_input_is_one_line(words, tmp_path, more, message):
-    result = train(words, tmp_path, *JOB, *more, arch=LM)
-    assert message in result.error()
+def test_bad_input_is_one_line(server, words, tmp_path, more, message):
+    command = train_command(words, tmp_path, *JOB, *more, arch=LM)
+    assert message in Warm(server, command, tmp_path).finish().error()
