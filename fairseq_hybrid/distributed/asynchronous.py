@@ -345,7 +345,7 @@ class AsyncParallel(nn.Module):
 
 
 class Pushing:
-    """Put before a fairseq optimizer's class: a step is to send the gradients to the server."""
+    """Mixed into a fairseq optimizer: a step is to send the gradients to the server."""
 
     parallel: AsyncParallel
 
@@ -355,9 +355,3 @@ class Pushing:
 
     def step(self, *args: Any, **kwargs: Any) -> None:
         self.parallel.push()
-
-
-def push_steps(optimizer: Any, parallel: AsyncParallel) -> None:
-    kind = type(optimizer)
-    # The name is written to checkpoints: it stays.
-    optimizer.__class__ = type(kind.__name__, (Pushing, kind), {"parallel": parallel})

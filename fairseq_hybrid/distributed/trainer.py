@@ -24,10 +24,11 @@ from fairseq.trainer import Trainer
 
 from fairseq_hybrid.compat import checkpoints
 from fairseq_hybrid.criterions.sampled_softmax import SampledSoftmaxCriterion
-from fairseq_hybrid.distributed.asynchronous import AsyncParallel, push_steps
+from fairseq_hybrid.distributed.asynchronous import AsyncParallel, Pushing
 from fairseq_hybrid.distributed.hybrid import WavefrontParallel
 from fairseq_hybrid.distributed.report import Report
 from fairseq_hybrid.optim import rows
+from fairseq_hybrid.optim.mixins import mix_in
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +86,7 @@ class HybridTrainer(Trainer):
         if self.spread is not None:
             self.spread.leave_sums = scale_once(self._optimizer, self.spread)
         if isinstance(self.criterion, SampledSoftmaxCriterion):
-            rows.by_rows(self._optimizer, rows.RowSteps if self.spread else rows.RowUpdates)
+            mix_in(self._optimizer, rows.RowSteps if self.spread else rows.RowUpdates)
         if self.apart is not None:
             self._start_server()
 
@@ -94,8 +95,8 @@ class HybridTrainer(Trainer):
         theirs = None
         if apart.server is not None:
             theirs = optim.build_optimizer(self.cfg.optimizer, apart.server.params)
-            rows.by_rows(theirs, rows.RowSteps)
-        push_steps(mine, apart)
+            mix_in(theirs, rows.RowSteps)
+        mix_in(mine, Pushing, parallel=apart)
         apart.start(theirs, mine.get_lr)
 
     def clip_grad_norm(self, clip_norm: float) -> torch.Tensor:
@@ -241,17 +242,11 @@ def scale_once(optimizer: Any, spread: WavefrontParallel) -> bool:
     """Turn `optimizer` into one that scales once, if it is of the plain kind."""
     kind = type(optimizer)
     if isinstance(optimizer, AMPOptimizer):
-        _mix_in(ScaleOnceAmp, optimizer, spread)
+        mix_in(optimizer, ScaleOnceAmp, spread=spread)
         return True
     if kind.multiply_grads is not FairseqOptimizer.multiply_grads:
         return False
     if kind.clip_grad_norm is not FairseqOptimizer.clip_grad_norm:
         return False
-    _mix_in(ScaleOnce, optimizer, spread)
+    mix_in(optimizer, ScaleOnce, spread=spread)
     return True
-
-
-def _mix_in(mixin: type, optimizer: Any, spread: WavefrontParallel) -> None:
-    kind = type(optimizer)
-    # The name is written to checkpoints: it stays.
-    optimizer.__class__ = type(kind.__name__, (mixin, kind), {"spread": spread})

@@ -1,11 +1,11 @@
 """Updating only the rows of a matrix that have a gradient.
 
 With a sampled softmax a few thousand of many thousand rows of the embeddings get a gradient. It is
-kept as torch's sparse tensor, and `RowUpdates` makes fairseq's optimizer scale, clip and apply it
-at the cost of these rows. Every row has the optimizer's state to itself: what Adam does to a row at
-its n-th gradient is what it would do to a parameter at its n-th step, and rows without a gradient
-stay as they are ("lazy"). If every row gets a gradient in every update nothing differs from the
-plain optimizer, whose state has the same names in checkpoints.
+kept as torch's sparse tensor, and `RowUpdates`, mixed into fairseq's optimizer, makes it scale,
+clip and apply it at the cost of these rows. Every row has the optimizer's state to itself: what
+Adam does to a row at its n-th gradient is what it would do to a parameter at its n-th step, and
+rows without a gradient stay as they are ("lazy"). If every row gets a gradient in every update
+nothing differs from the plain optimizer, whose state has the same names in checkpoints.
 
 Weight decay, where it is on, is applied to a row when it is updated.
 """
@@ -58,7 +58,7 @@ def check(cfg: Any) -> None:
 
 
 class RowSteps:
-    """Put before a fairseq optimizer's class: rows of sparse gradients are updated here."""
+    """Mixed into a fairseq optimizer: rows of sparse gradients are updated here."""
 
     @torch.no_grad()
     def step(self, closure: Any = None, **how: Any) -> None:
@@ -104,13 +104,6 @@ class RowUpdates(RowSteps):
         torch._foreach_mul_(values, scale)
         self.factor = 1.0
         return norm
-
-
-def by_rows(optimizer: Any, mixin: type = RowUpdates) -> None:
-    """Turn a fairseq optimizer into one that updates rows where gradients are sparse."""
-    kind = type(optimizer)
-    # The name is written to checkpoints: it stays.
-    optimizer.__class__ = type(kind.__name__, (mixin, kind), {})
 
 
 Rule = Callable[[Tensor, Tensor, Tensor, dict, dict], None]

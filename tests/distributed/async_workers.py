@@ -19,7 +19,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from fairseq.optim import FairseqOptimizer
 
 from fairseq_hybrid.distributed.asynchronous import AsyncParallel
-from fairseq_hybrid.optim import rows
+from fairseq_hybrid.optim import rows  # noqa: E402
+from fairseq_hybrid.optim.mixins import mix_in  # noqa: E402
 
 UPDATES, WORDS = 20, 9
 
@@ -48,7 +49,7 @@ class Optimizer(FairseqOptimizer):
     def __init__(self, params):
         super().__init__(Namespace())
         self._optimizer = torch.optim.SGD(params, lr=0.5)
-        rows.by_rows(self, rows.RowSteps)
+        mix_in(self, rows.RowSteps)
 
 
 def gradient(rank: int, update: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -11,6 +11,7 @@ from torch import nn
 
 from fairseq_hybrid.compat.messages import UserError
 from fairseq_hybrid.optim import rows
+from fairseq_hybrid.optim.mixins import mix_in
 
 from fairseq.optim.adam import Adam  # isort: skip
 
@@ -35,7 +36,7 @@ def make(kind: str, by_rows: bool, words: int = 6, seed: int = 0):
     table, other = nn.Parameter(torch.randn(words, 3)), nn.Parameter(torch.randn(4))
     optimizer = Optimizer(KINDS[kind]([table, other]))
     if by_rows:
-        rows.by_rows(optimizer)
+        mix_in(optimizer, rows.RowUpdates)
     return optimizer, table, other
 
 
