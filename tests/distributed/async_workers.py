@@ -19,8 +19,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from fairseq.optim import FairseqOptimizer
 
 from fairseq_hybrid.distributed.asynchronous import AsyncParallel
-from fairseq_hybrid.optim import rows  # noqa: E402
-from fairseq_hybrid.optim.mixins import mix_in  # noqa: E402
+from fairseq_hybrid.optim import rows
+from fairseq_hybrid.optim.mixins import mix_in
 
 UPDATES, WORDS = 20, 9
 
