@@ -4,6 +4,6 @@ from fairseq_hybrid.distributed import backends
 
 backends.install()
 
-from fairseq_hybrid.distributed import asynchronous, hybrid, sampled  # noqa: E402  (they register)
+from fairseq_hybrid.distributed import asynchronous, averaging, hybrid, sampled  # noqa: E402
 
-__all__ = ["asynchronous", "backends", "hybrid", "sampled"]
+__all__ = ["asynchronous", "averaging", "backends", "hybrid", "sampled"]

@@ -5,7 +5,8 @@
 * where a backend spreads the parameters (ownership.py): one gradient norm over all of them, weights
   brought up to date before validation and saving, optimizer state gathered for a checkpoint
 * where gradients have some rows only (optim/rows.py): an optimizer that touches no others
-* where the workers do not wait for each other (asynchronous.py): no statistics of all in the log
+* where the workers do not wait for each other (asynchronous.py), or meet now and then
+  (averaging.py): no statistics of all of them in between
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from fairseq.trainer import Trainer
 from fairseq_hybrid.compat import checkpoints
 from fairseq_hybrid.criterions.sampled_softmax import SampledSoftmaxCriterion
 from fairseq_hybrid.distributed.asynchronous import AsyncParallel, Pushing
+from fairseq_hybrid.distributed.averaging import AVERAGE, Apart, AveragingParallel
 from fairseq_hybrid.distributed.hybrid import WavefrontParallel
 from fairseq_hybrid.distributed.report import Report
 from fairseq_hybrid.optim import rows
@@ -55,12 +57,20 @@ class HybridTrainer(Trainer):
         inner = getattr(self.model, "module", None)
         return inner if isinstance(inner, AsyncParallel) else None
 
+    @property
+    def averaging(self) -> AveragingParallel | None:
+        """The wrapper of the model, if the workers' models are averaged now and then."""
+        inner = getattr(self.model, "module", None)
+        return inner if isinstance(inner, AveragingParallel) else None
+
     def _sync_stats(self) -> bool:
+        if self.averaging is not None:
+            return self.averaging.together
         return self.apart is None and super()._sync_stats()
 
     def train_step(self, samples: Any, raise_oom: bool = False) -> Any:
         if self.spread is None:
-            with self._bytes_in_log():
+            with self._bytes_in_log(), self._average_after_it():
                 return super().train_step(samples, raise_oom)
         if raise_oom:  # fairseq, inside an update: it repeats one after an overflow (--amp)
             return super().train_step(samples, raise_oom)
@@ -69,6 +79,14 @@ class HybridTrainer(Trainer):
         # The workers depend on each other within an update: none of them can skip its part.
         with self.report.update(self.get_num_updates()):
             return super().train_step(samples, raise_oom=True)
+
+    @contextlib.contextmanager
+    def _average_after_it(self):
+        if self.averaging is not None:
+            self.averaging.update = self.get_num_updates() + 1
+        yield
+        if self.averaging is not None:
+            self.averaging.after_update(self.optimizer)
 
     @contextlib.contextmanager
     def _bytes_in_log(self):
@@ -89,6 +107,8 @@ class HybridTrainer(Trainer):
             mix_in(self._optimizer, rows.RowSteps if self.spread else rows.RowUpdates)
         if self.apart is not None:
             self._start_server()
+        if self.averaging is not None:
+            mix_in(self._optimizer, Apart, parallel=self.averaging)
 
     def _start_server(self) -> None:
         apart, mine = self.apart, self._optimizer
@@ -107,7 +127,9 @@ class HybridTrainer(Trainer):
 
     def _check_grad_norms(self, grad_norm: torch.Tensor) -> None:
         """NaN differs from itself: where the norm is the same by construction, say what it is."""
-        if self.apart is None and (self.spread is None or torch.isfinite(grad_norm)):
+        if self.apart is not None or self.averaging is not None:
+            return  # it is each worker's own
+        if self.spread is None or torch.isfinite(grad_norm):
             super()._check_grad_norms(grad_norm)
 
     def _prepare_sample(self, sample: Any, is_dummy: bool = False) -> tuple[Any, bool]:
@@ -126,9 +148,13 @@ class HybridTrainer(Trainer):
             self.spread.ownership.refresh()
         if self.apart is not None:
             self.apart.drain()
+        if self.averaging is not None:
+            self.averaging.meet(self.optimizer, AVERAGE)
         super().begin_valid_epoch(epoch)
 
     def consolidate_optimizer(self) -> None:
+        if self.averaging is not None and sys.exc_info()[1] is None:
+            self.averaging.meet(self.optimizer, AVERAGE)
         if self.spread is None and self.apart is None:
             return super().consolidate_optimizer()
         error = sys.exc_info()[1]
