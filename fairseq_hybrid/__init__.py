@@ -7,14 +7,15 @@ options.  Importing the package is what switches it on; this file says in which 
 2. ``tasks``        ``--task`` names
 3. ``models``       ``--arch`` names
 4. ``criterions``   ``--criterion`` names
-5. ``distributed``  ``--ddp-backend`` names and the trainer they share
+5. ``optim``        ``--lr-scheduler`` names
+6. ``distributed``  ``--ddp-backend`` names and the trainer they share
 """
 
 from fairseq_hybrid import cli, compat  # isort: skip  (cli first: it lets fairseq set up its log)
 
 compat.apply()
 
-from fairseq_hybrid import criterions, distributed, models, tasks  # noqa: E402  (compat first)
+from fairseq_hybrid import criterions, distributed, models, optim, tasks  # noqa: E402
 
 __version__ = "0.1.0"
-__all__ = ["cli", "compat", "criterions", "distributed", "models", "tasks"]
+__all__ = ["cli", "compat", "criterions", "distributed", "models", "optim", "tasks"]

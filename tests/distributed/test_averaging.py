@@ -65,7 +65,10 @@ def assert_close(expected: dict, got: dict, tolerance: float) -> None:
         torch.testing.assert_close(got[name], value, rtol=tolerance, atol=tolerance)
 
 
-SGD = ("--optimizer", "sgd", "--lr", "0.5", "--clip-norm", "0", "--max-update", "12")
+SGD = (
+    *("--optimizer", "sgd", "--lr", "0.5", "--clip-norm", "0", "--max-update", "12"),
+    *("--lr-scheduler", "exponential", "--final-lr", "0.2"),
+)
 
 
 def test_every_update_with_sgd_is_one_worker_on_the_joined_batch(job, tmp_path):
@@ -73,6 +76,9 @@ def test_every_update_with_sgd_is_one_worker_on_the_joined_batch(job, tmp_path):
     together = job(tmp_path / "two", 2, *SGD, "--averaging-interval", "1")
     assert curve(together[0]) == pytest.approx(curve(alone[0]), abs=2e-3)
     assert_close(alone[1]["model"], together[1]["model"], 1e-5)
+    rates = curve(together[0], "lr")
+    assert rates[6] == pytest.approx((0.5 * 0.2) ** 0.5, rel=1e-4)  # half-way
+    assert rates[12] == pytest.approx(0.2, rel=1e-4)
     apart = job(tmp_path / "apart", 2, *SGD, "--averaging-interval", "5")
     with pytest.raises(AssertionError):
         assert_close(alone[1]["model"], apart[1]["model"], 1e-5)
