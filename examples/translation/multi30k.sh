@@ -6,6 +6,9 @@
 #   bash examples/translation/multi30k.sh --prepare            text and vocabulary only
 #   bash examples/translation/multi30k.sh --dry-run            prints the commands only
 #
+# As it stands: BLEU 39.4 with SEED=1, 38.8 with SEED=2, in about 40 minutes on one core (AMD EPYC,
+# torch 2.13.0 CPU; see the table in the README). WORKERS=2 trains on two, by --ddp-backend hybrid.
+#
 # Every step is skipped if its result is there; training goes on from its last checkpoint. Settings
 # are environment variables; these are the ones worth changing:
 #
@@ -16,7 +19,7 @@
 #   MODEL="--arch hybrid_lstm ..."    all options of the model
 #   TRAINING="--optimizer adam ..."   optimizer, learning rates, length of training
 #   EXTRA="..."     more fairseq-train options, e.g. "--max-update 200" for a try
-#   AVERAGE=5       average so many of the best checkpoints (1: take the best)
+#   AVERAGE=1       average so many of the best checkpoints (1: take the best)
 #
 # fairseq's own model of the same size, for comparison: benchmarks/translation_quality.sh
 set -euo pipefail
@@ -28,14 +31,12 @@ SUBWORDS=${SUBWORDS:-6000}
 SEED=${SEED:-1}
 WORKERS=${WORKERS:-1}
 BACKEND=${BACKEND:-hybrid}
-AVERAGE=${AVERAGE:-5}
+AVERAGE=${AVERAGE:-1}
 MODEL=${MODEL:-"--arch hybrid_lstm --encoder-embed-dim 256 --encoder-hidden-size 256
-  --encoder-layers 2 --encoder-bidirectional-first --share-all-embeddings --dropout 0.3"}
-UPDATES=${UPDATES:-5000}
+  --encoder-layers 2 --share-all-embeddings --dropout 0.3"}
 TOKENS=${TOKENS:-800}
-TRAINING=${TRAINING:-"--optimizer adam --lr 0.002 --clip-norm 1.0 --lr-scheduler polynomial_decay
-  --warmup-updates 200 --total-num-update $UPDATES --end-learning-rate 0.00005
-  --max-update $UPDATES --save-interval-updates 250 --keep-interval-updates 1
+TRAINING=${TRAINING:-"--optimizer adam --lr 0.002 --clip-norm 1.0 --lr-scheduler fixed
+  --force-anneal 8 --lr-shrink 0.3 --max-epoch 30 --patience 1
   --criterion label_smoothed_cross_entropy --label-smoothing 0.1"}
 EXTRA=${EXTRA:-}
 URL=https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw
