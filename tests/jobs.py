@@ -68,6 +68,8 @@ def start(*command: str, cwd: str | Path | None = None, **env: str) -> subproces
         cwd=cwd,
         env=environment(**env),
         start_new_session=True,
+        # A shell's background job ignores it, and so would what it starts.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 

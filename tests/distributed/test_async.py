@@ -27,7 +27,9 @@ JOB = (
 SAMPLED = ("--criterion", "sampled_softmax", "--sample-frequent", "20", "--sample-random", "30")
 
 
-@pytest.mark.parametrize(("world", "staleness"), [(2, 0), (3, 2)])
+@pytest.mark.parametrize(
+    ("world", "staleness"), [(2, 2), pytest.param(3, 0, marks=pytest.mark.long)]
+)
 def test_every_gradient_is_used_once(tmp_path, world, staleness):
     """Gradients that do not depend on the parameters: SGD gives the same in any order."""
     command = (sys.executable, WORKER, tmp_path, world)
@@ -71,7 +73,11 @@ def test_a_failed_server_fails_those_who_ask():
         server.pull(0, [None])
 
 
-@pytest.mark.parametrize("more", [("--criterion", "cross_entropy"), SAMPLED], ids=["dense", "rows"])
+@pytest.mark.parametrize(
+    "more",
+    [pytest.param(("--criterion", "cross_entropy"), marks=pytest.mark.long), SAMPLED],
+    ids=["dense", "rows"],
+)
 def test_learns_saves_and_goes_on(server, words, tmp_path, more):
     command = train_command(words, tmp_path, *JOB, *more, "--max-update", "60", arch=LM)
     first = Warm(server, command, tmp_path).finish().ok()

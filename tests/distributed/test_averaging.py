@@ -18,7 +18,12 @@ LM = (
 SEQUENCES = 8
 
 
-@pytest.mark.parametrize("state", ["keep", "average", "reset"])
+LONG = pytest.mark.long
+
+
+@pytest.mark.parametrize(
+    "state", ["average", pytest.param("keep", marks=LONG), pytest.param("reset", marks=LONG)]
+)
 def test_models_drift_apart_and_meet(tmp_path, state):
     """2 updates of averaged gradients, then a meeting every 3: after updates 5 and 8."""
     for process in [start(sys.executable, WORKER, tmp_path, rank, state) for rank in range(2)]:
@@ -86,7 +91,7 @@ def test_every_update_with_sgd_is_one_worker_on_the_joined_batch(job, tmp_path):
     assert [update for update, mb in sent.items() if mb > 0] == [5, 10]
 
 
-@pytest.mark.parametrize("state", ["keep", "average"])
+@pytest.mark.parametrize("state", ["keep", pytest.param("average", marks=LONG)])
 def test_resumes_exactly_within_an_interval(job, tmp_path, state):
     """Saved after update 7, two updates after a meeting. (In a task without carried states, which
     a resume forgets.)"""

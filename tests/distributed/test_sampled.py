@@ -88,7 +88,11 @@ TRANSLATION = (
 )
 
 
-@pytest.mark.parametrize("more", [(), ("--share-decoder-input-output-embed",)], ids=["", "shared"])
+@pytest.mark.parametrize(
+    "more",
+    [pytest.param((), marks=pytest.mark.long), ("--share-decoder-input-output-embed",)],
+    ids=["", "shared"],
+)
 def test_the_wavefront_makes_the_same_updates(job, data, tmp_path, more):
     """hybrid against sampled, both on 2 workers with the same batches and the same words."""
     systems = [
