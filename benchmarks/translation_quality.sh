@@ -4,8 +4,9 @@
 #
 #   MULTI30K=folder bash benchmarks/translation_quality.sh
 #
-# With the settings of examples/translation/multi30k.sh. Trains 2 models x 2 seeds, two at a time
-# (JOBS=2), one thread each: about 3.5 core-hours in all. Goes on where it was stopped. At the end, and at any time with --table:
+# With the settings of examples/translation/multi30k.sh. Trains 3 models (fairseq's lstm, hybrid_lstm
+# without and with --input-feeding) x 2 seeds, two at a time (JOBS=2), one thread each: about 5
+# core-hours in all. Goes on where it was stopped. At the end, and at any time with --table:
 # benchmarks/results/translation_quality.json and the table.
 set -euo pipefail
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -20,8 +21,12 @@ export LSTM="--arch lstm $SIZE --decoder-embed-dim 256 --decoder-hidden-size 256
 export RECIPE=$ROOT/examples/translation/multi30k.sh
 
 train() { # NAME SEED
-  local options=$HYBRID TIMEFORMAT='%R %U %S'
-  [ "$1" = hybrid_lstm ] || options=$LSTM
+  local options TIMEFORMAT='%R %U %S'
+  case $1 in
+    lstm) options=$LSTM ;;
+    hybrid_lstm) options=$HYBRID ;;
+    feeding_hybrid_lstm) options="$HYBRID --input-feeding" ;;
+  esac
   export SAVE=$OUT/$1-$2 SEED=$2 MODEL=$options
   mkdir -p "$SAVE"
   [ -e "$SAVE/score.txt" ] || { time bash "$RECIPE" > "$SAVE/recipe.log" 2>&1; } 2>> "$SAVE/seconds.txt"
@@ -30,7 +35,7 @@ train() { # NAME SEED
 if [ "${1:-}" != --table ]; then
   bash "$RECIPE" --prepare
   export -f train
-  for seed in $SEEDS; do printf '%s\n' "lstm $seed" "hybrid_lstm $seed"; done |
+  for seed in $SEEDS; do printf "%s $seed\n" lstm hybrid_lstm feeding_hybrid_lstm; done |
     xargs -P "$JOBS" -L 1 bash -c 'train "$0" "$1"'
 fi
 exec "$ROOT/.venv/bin/python" "$ROOT/benchmarks/translation_quality.py" "$OUT" "$ROOT/benchmarks/results"

@@ -16,7 +16,6 @@ worker 0's statistics, at a meeting those of all.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -25,7 +24,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from fairseq_hybrid.compat.messages import UserError
-from fairseq_hybrid.distributed.backends import add_option, register_backend
+from fairseq_hybrid.distributed.backends import Accumulating, add_option, register_backend
 from fairseq_hybrid.distributed.hybrid import ring_bytes
 from fairseq_hybrid.distributed.lanes import flatten
 
@@ -88,7 +87,7 @@ def build(cfg, model, process_group, device):
     )
 
 
-class AveragingParallel(nn.Module):
+class AveragingParallel(Accumulating, nn.Module):
     """The model, one of several that drift apart and are brought together."""
 
     takes_row_gradients = True
@@ -100,7 +99,6 @@ class AveragingParallel(nn.Module):
         self.module, self.group = module, process_group
         self.interval, self.warmup, self.state = interval, warmup, state
         self.world = dist.get_world_size(process_group)
-        self.accumulating = False
         self.update = 1
         """number of the update that is being made"""
         self.apart = False
@@ -109,12 +107,6 @@ class AveragingParallel(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.module(*args, **kwargs)
-
-    @contextlib.contextmanager
-    def no_sync(self):
-        before, self.accumulating = self.accumulating, True
-        yield
-        self.accumulating = before
 
     @property
     def together(self) -> bool:

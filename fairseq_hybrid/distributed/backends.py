@@ -14,6 +14,7 @@ starts and raises ``UserError`` where it can't work.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -24,6 +25,20 @@ from fairseq.dataclass import configs, constants
 from fairseq.dataclass.initialize import hydra_init
 from fairseq.distributed import ModuleProxyWrapper
 from torch import nn
+
+
+class Accumulating:
+    """For wrappers: fairseq's `no_sync`, around all batches of an update but the last one."""
+
+    accumulating = False
+    """whether gradients only add up now (--update-freq)"""
+
+    @contextlib.contextmanager
+    def no_sync(self):
+        before, self.accumulating = self.accumulating, True
+        yield
+        self.accumulating = before
+
 
 Build = Callable[[Any, nn.Module, Any, Any], nn.Module]
 

@@ -16,7 +16,6 @@ itself. One update is the same, up to the order of summation, as under ``legacy_
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections import defaultdict
 from collections.abc import Sequence
@@ -30,7 +29,7 @@ from torch import Tensor, nn
 
 from fairseq_hybrid.compat.messages import UserError
 from fairseq_hybrid.distributed import row_sets, schedule, wavefront
-from fairseq_hybrid.distributed.backends import add_option, register_backend
+from fairseq_hybrid.distributed.backends import Accumulating, add_option, register_backend
 from fairseq_hybrid.distributed.lanes import Lanes, flatten
 from fairseq_hybrid.distributed.ownership import Group, Ownership, Shared
 from fairseq_hybrid.distributed.schedule import DECODER, ENCODER, STATE, TOP, UP, WHOLE
@@ -159,7 +158,7 @@ def build(cfg, model, process_group, device, head_on_last) -> nn.Module:
     )
 
 
-class WavefrontParallel(nn.Module):
+class WavefrontParallel(Accumulating, nn.Module):
     """The model, its layers spread over the workers while it trains."""
 
     takes_row_gradients = True
@@ -178,7 +177,7 @@ class WavefrontParallel(nn.Module):
         self.chunk, self.head_on_last = chunk, head_on_last
         self.parts: ParallelParts = module.parallel_parts()
         self.watch = Stopwatch()
-        self.accumulating = self.leave_sums = False
+        self.leave_sums = False
         self.empty = False
         """whether this worker has no batch left and only keeps the others company"""
         self.row_notes: dict[nn.Parameter, list[Tensor]] = {}
@@ -422,15 +421,6 @@ class WavefrontParallel(nn.Module):
         self.row_notes.setdefault(weight, []).append(rows)
 
     # Gradients
-
-    @contextlib.contextmanager
-    def no_sync(self):
-        """Gradients add up; nothing is summed over workers (fairseq, with --update-freq)."""
-        before, self.accumulating = self.accumulating, True
-        try:
-            yield
-        finally:
-            self.accumulating = before
 
     def _before_backward(self) -> None:
         if not self.accumulating:

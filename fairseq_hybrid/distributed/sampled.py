@@ -15,7 +15,6 @@ The update is that of one worker on the joined batch with the same sample. What 
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 import torch
@@ -25,7 +24,7 @@ from torch import Tensor, nn
 
 from fairseq_hybrid.compat.messages import UserError
 from fairseq_hybrid.distributed import row_sets
-from fairseq_hybrid.distributed.backends import add_option, register_backend
+from fairseq_hybrid.distributed.backends import Accumulating, add_option, register_backend
 from fairseq_hybrid.distributed.hybrid import ring_bytes
 from fairseq_hybrid.distributed.lanes import flatten
 from fairseq_hybrid.optim.rows import sparse_rows
@@ -64,7 +63,7 @@ def sampled(cfg, model, process_group, device):
     return SampledDataParallel(model, process_group, hidden_fraction=cfg.share_hidden_fraction)
 
 
-class SampledDataParallel(nn.Module):
+class SampledDataParallel(Accumulating, nn.Module):
     """The model, and how its gradients are summed over the workers."""
 
     takes_row_gradients = True
@@ -78,17 +77,10 @@ class SampledDataParallel(nn.Module):
         self.kept: dict[nn.Parameter, Tensor] = {}
         """gradients of hidden rows that have not been sent yet"""
         self.sampled_words: list[Tensor] = []
-        self.accumulating = False
         self.bytes_sent = 0
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.module(*args, **kwargs)
-
-    @contextlib.contextmanager
-    def no_sync(self):
-        before, self.accumulating = self.accumulating, True
-        yield
-        self.accumulating = before
 
     def union_of_words(self, words: Tensor) -> Tensor:
         """The words that any worker has, in ascending order."""
