@@ -8,6 +8,7 @@ WikiText-2 (33,278 words), 2 LSTM layers, embedding, hidden and output size 512,
 blocks of 35 words, 32 sequences per worker, dropout, clipping, Adam; one thread per worker. The
 systems, each a set of processes, started once and stopped while others are measured:
 
+    fairseq     1 worker, fairseq's own --arch lstm_lm, --criterion cross_entropy: what its users have
     full        1 worker, --criterion cross_entropy: the naive single worker, baseline of "speed-up"
     adaptive    1 worker, --criterion adaptive_loss with --adaptive-softmax-cutoff (fairseq's)
     sampled     1 worker, --criterion sampled_softmax
@@ -20,7 +21,7 @@ single worker twice as many of 32. The text is read as streams, as many as an up
 so one worker and two have other words in their batches, but as many of them: compare rates.
 
     tok/s            words of all workers per second of wall time, median over rounds
-    speed-up, to ... over `full`, `adaptive`, `sampled`; median of the ratios within a round
+    speed-up, to ... over `full`, `fairseq`, `adaptive`, `sampled`; median of the ratios in a round
     words            over which the softmax of an update is computed, where that is not all
     MB sent          per update, by all workers together: as the program counts its tensors (an
                      all-reduce as a ring makes it), and as the kernel counts the loopback device
@@ -46,13 +47,14 @@ FULL = ("--criterion", "cross_entropy")
 SAMPLED = ("--criterion", "sampled_softmax")
 
 SYSTEMS = {
+    "fairseq": System("1 worker, fairseq's lstm_lm, full softmax", flags=FULL),
     "full": System("1 worker, full softmax", flags=FULL),
     "adaptive": System("1 worker, adaptive softmax", flags=("--criterion", "adaptive_loss")),
     "sampled": System("1 worker, sampled softmax", flags=SAMPLED),
     "dense2": System("{n} workers, full softmax, legacy_ddp", "legacy_ddp", FULL),
     "sampled2": System("{n} workers, sampled softmax, sampled", "sampled", SAMPLED),
 }
-BASELINE, ADAPTIVE, ONE_SAMPLED, DENSE = "full", "adaptive", "sampled", "dense2"
+FAIRSEQ, BASELINE, ADAPTIVE, ONE_SAMPLED, DENSE = "fairseq", "full", "adaptive", "sampled", "dense2"
 
 
 def arguments(name: str, data: Path, options) -> list[str]:
@@ -68,13 +70,16 @@ def arguments(name: str, data: Path, options) -> list[str]:
         "--batch-size": options.sequences,
         "--distributed-world-size": system.workers(options),
     }
+    task, arch = "streamed_language_modeling", "hybrid_lstm_lm"
+    if name == FAIRSEQ:  # its model can't carry a state from batch to batch
+        task, arch, values["--decoder-attention"] = "language_modeling", "lstm_lm", 0
     if name == ADAPTIVE:
         values["--adaptive-softmax-cutoff"] = options.cutoff
     if system.flags == SAMPLED and options.sample:
         values["--sample-frequent"], values["--sample-random"] = options.sample
     return [
-        *(str(data), "--task", "streamed_language_modeling", "--cpu", "--seed", "1"),
-        *("--arch", "hybrid_lstm_lm", "--ddp-backend", system.backend or "legacy_ddp"),
+        *(str(data), "--task", task, "--cpu", "--seed", "1"),
+        *("--arch", arch, "--ddp-backend", system.backend or "legacy_ddp"),
         *system.flags,
         *("--optimizer", "adam", "--lr", "1e-3", "--clip-norm", "0.25", "--num-workers", "0"),
         *("--save-dir", str(data / "checkpoints")),  # fairseq saves there if an update fails
@@ -124,6 +129,7 @@ def summary(rounds: crew.Rounds, options) -> dict[str, dict]:
     sampled = {name: turns for name, turns in rounds.items() if "words" in turns[0]}
     columns = {
         **crew.common_columns(rounds, BASELINE),
+        "to_fairseq": ratios(rate, FAIRSEQ),
         "to_adaptive": ratios(rate, ADAPTIVE),
         "to_sampled": ratios(rate, ONE_SAMPLED),
         "words": medians(crew.every(sampled, lambda r: r["words"]), 0),
@@ -144,6 +150,7 @@ def shares_of_dense(rounds: crew.Rounds) -> dict[str, float]:
 COLUMNS = {
     "tok/s": ("tokens_per_second", "{:,.0f}"),
     "speed-up": ("speed_up", "{:.2f}"),
+    "to fairseq": ("to_fairseq", "{:.2f}"),
     "to adaptive": ("to_adaptive", "{:.2f}"),
     "to sampled": ("to_sampled", "{:.2f}"),
     "ms/update": ("ms_per_update", "{:,.0f}"),
