@@ -1,5 +1,5 @@
 """Models. Importing one registers its ``--arch`` names with fairseq."""
 
-from fairseq_hybrid.models import hybrid_lstm, hybrid_lstm_lm
+from fairseq_hybrid.models import feedforward_lm, hybrid_lstm, hybrid_lstm_lm
 
-__all__ = ["hybrid_lstm", "hybrid_lstm_lm"]
+__all__ = ["feedforward_lm", "hybrid_lstm", "hybrid_lstm_lm"]
