@@ -39,7 +39,6 @@ TRAINING=${TRAINING:-"--optimizer adam --lr 0.002 --clip-norm 1.0 --lr-scheduler
   --force-anneal 8 --lr-shrink 0.3 --max-epoch 30 --patience 1
   --criterion label_smoothed_cross_entropy --label-smoothing 0.1"}
 EXTRA=${EXTRA:-}
-URL=https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw
 PREPARED=$OUT/data-$SUBWORDS
 
 case "${1:-}" in
@@ -48,48 +47,11 @@ case "${1:-}" in
   *) echo "multi30k.sh: unknown argument $1: use --prepare or --dry-run; settings are variables" >&2; exit 2 ;;
 esac
 
-fetch() { # NAME_THERE NAME_HERE
-  [ -e "$MULTI30K/$2" ] && return
-  run curl -fsSL --retry 3 -o "$MULTI30K/$2.gz" "$URL/$1.gz"
-  run gunzip "$MULTI30K/$2.gz"
-}
-
 [ -n "$DRY" ] || mkdir -p "$OUT" "$SAVE"
 
-say "1/5  text"
-if [ -z "${MULTI30K:-}" ]; then
-  MULTI30K=$OUT/text
-  run mkdir -p "$MULTI30K"
-  for lang in de en; do
-    fetch "train.$lang" "train.$lang"
-    fetch "val.$lang" "valid.$lang"
-    fetch "test_2016_flickr.$lang" "test2016.$lang"
-  done
-fi
-for file in {train,valid,test2016}.{de,en}; do
-  [ -n "$DRY" ] || [ -e "$MULTI30K/$file" ] || {
-    echo "MULTI30K=$MULTI30K has no $file: give a folder with train, valid and test2016 .de and .en" >&2
-    exit 1
-  }
-done
-echo "  $MULTI30K"
-
-say "2/5  sentencepiece ($SUBWORDS pieces for both languages) and fairseq-preprocess"
-if [ ! -e "$PREPARED/done" ]; then
-  run mkdir -p "$PREPARED/encoded"
-  run python "$PIECES" train "$PREPARED/pieces" "$SUBWORDS" "$MULTI30K/train.de" "$MULTI30K/train.en"
-  for split in train valid test2016; do
-    for lang in de en; do
-      run python "$PIECES" encode "$PREPARED/pieces" "$MULTI30K/$split.$lang" "$PREPARED/encoded/$split.$lang"
-    done
-  done
-  run rm -rf "$PREPARED/bin"
-  logged "$PREPARED/prepare.log" 'sents,' \
-    fairseq-preprocess --source-lang de --target-lang en --joined-dictionary \
-    --trainpref "$PREPARED/encoded/train" --validpref "$PREPARED/encoded/valid" \
-    --testpref "$PREPARED/encoded/test2016" --destdir "$PREPARED/bin" --workers 1
-  run touch "$PREPARED/done"
-fi
+OUT=$OUT MULTI30K=${MULTI30K:-} SUBWORDS=$SUBWORDS STEPS=5 \
+  bash "$ROOT/examples/translation/prepare-multi30k.sh" ${DRY:+--dry-run}
+MULTI30K=${MULTI30K:-$OUT/text}
 
 [ "${1:-}" != --prepare ] || exit 0
 

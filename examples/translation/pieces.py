@@ -1,9 +1,11 @@
-"""Sentencepiece for the recipes: train one model on both languages, then encode files with it.
+"""Sentencepiece for the recipes: one model of both languages, text in its pieces, and a filter.
 
     python pieces.py train MODEL_PREFIX VOCABULARY_SIZE FILE...
     python pieces.py encode MODEL_PREFIX INPUT OUTPUT
+    python pieces.py clean INPUT_PREFIX SOURCE TARGET OUTPUT_PREFIX LONGEST RATIO
 
-Both leave a result that exists alone, so an interrupted recipe goes on where it stopped.
+All leave a result that exists alone, so an interrupted recipe goes on where it stopped. `clean`
+keeps pairs of 1 to LONGEST pieces on both sides whose lengths differ by at most RATIO times.
 """
 
 from __future__ import annotations
@@ -11,20 +13,38 @@ from __future__ import annotations
 import os
 import sys
 
-import sentencepiece
+ENOUGH = 5_000_000
+"""lines to train on; of more, so many are drawn"""
+
+
+def text(name: str, mode: str = "r"):
+    """Only \\n ends a line: crawled text has others within its sentences."""
+    return open(name, mode, encoding="utf-8", newline="\n")
 
 
 def train(prefix: str, size: str, *files: str) -> None:
     if os.path.exists(f"{prefix}.model"):
         return
-    sentencepiece.SentencePieceTrainer.train(
-        input=list(files),
-        model_prefix=f"{prefix}.tmp",
-        vocab_size=int(size),
-        character_coverage=1.0,
-        num_threads=2,
-        minloglevel=1,
-    )
+    import sentencepiece
+
+    lines = 0
+    for name in files:
+        with open(name, "rb") as f:
+            lines += sum(1 for _ in f)
+    drawn = {"input_sentence_size": ENOUGH, "shuffle_input_sentence": True}
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            input=list(files),
+            model_prefix=f"{prefix}.tmp",
+            vocab_size=int(size),
+            character_coverage=1.0,
+            num_threads=2,
+            minloglevel=1,
+            **(drawn if lines > ENOUGH else {}),
+        )
+    except RuntimeError as error:  # a vocabulary that the text cannot fill
+        reason = str(error).splitlines()[-1].rpartition("] ")[2]
+        sys.exit(f"pieces.py: SUBWORDS={size} pieces cannot be made of {files[0]}: {reason}")
     for ending in ("vocab", "model"):
         os.replace(f"{prefix}.tmp.{ending}", f"{prefix}.{ending}")
 
@@ -32,11 +52,35 @@ def train(prefix: str, size: str, *files: str) -> None:
 def encode(prefix: str, source: str, target: str) -> None:
     if os.path.exists(target):
         return
+    import sentencepiece
+
     model = sentencepiece.SentencePieceProcessor(model_file=f"{prefix}.model")
-    with open(source, encoding="utf-8") as lines, open(f"{target}.tmp", "w", encoding="utf-8") as f:
+    with text(source) as lines, text(f"{target}.tmp", "w") as f:
         f.writelines(" ".join(model.encode(line.strip(), out_type=str)) + "\n" for line in lines)
     os.replace(f"{target}.tmp", target)
 
 
+def clean(prefix: str, source: str, target: str, result: str, longest: str, ratio: str) -> None:
+    sides = (source, target)
+    if all(os.path.exists(f"{result}.{side}") for side in sides):
+        return
+    files = [text(f"{prefix}.{side}") for side in sides]
+    kept = [text(f"{result}.{side}.tmp", "w") for side in sides]
+    pairs = left_out = 0
+    for lines in zip(*files):
+        lengths = sorted(len(line.split()) for line in lines)
+        pairs += 1
+        if lengths[0] >= 1 and lengths[1] <= min(int(longest), float(ratio) * lengths[0]):
+            for line, f in zip(lines, kept):
+                f.write(line)
+        else:
+            left_out += 1
+    for f in (*files, *kept):
+        f.close()
+    for side in sides:
+        os.replace(f"{result}.{side}.tmp", f"{result}.{side}")
+    print(f"  {left_out:,} of {pairs:,} training pairs left out: empty, long or of unlike length")
+
+
 if __name__ == "__main__":
-    {"train": train, "encode": encode}[sys.argv[1]](*sys.argv[2:])
+    {"train": train, "encode": encode, "clean": clean}[sys.argv[1]](*sys.argv[2:])
