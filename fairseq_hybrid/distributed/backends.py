@@ -119,8 +119,14 @@ def wrap(cfg: Any, model: nn.Module, process_group: Any, device: Any) -> nn.Modu
     return ModuleProxyWrapper(backend.build(cfg, model, process_group, device))
 
 
+choosers: list[Callable[[Any], None]] = []
+"""called with the whole configuration before any worker starts; may choose another backend"""
+
+
 def check(cfg: Any) -> None:
-    """Let the chosen backend refuse a configuration before any worker starts."""
+    """Let a plan choose the backend, and the backend refuse what cannot work."""
+    for choose in choosers:
+        choose(cfg)
     backend = BACKENDS.get(str(cfg.distributed_training.ddp_backend))
     if backend is not None and backend.check is not None:
         backend.check(cfg)

@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import Any, Optional
 
 import torch
@@ -50,6 +51,11 @@ add_option(
     "world size is a multiple, are data-parallel to each other",
 )  # fmt: skip
 add_option(
+    "hybrid_layers", str, "",
+    "encoder layers of each stage from the bottom up, as 1,3; the decoder's lie with them "
+    "(default: as equal as possible)",
+)  # fmt: skip
+add_option(
     "hybrid_chunk", str, "auto",
     "time steps per unit of work: small ones fill the stages sooner, large ones compute faster "
     "(default: chosen for each batch from its shape)",
@@ -68,6 +74,11 @@ def stages_of(dt: Any) -> int:
 def layer_ranges(layers: int, stages: int) -> list[range]:
     """Contiguous and as equal as possible, the larger shares on the upper stages."""
     return [range(s * layers // stages, (s + 1) * layers // stages) for s in range(stages)]
+
+
+def stacked(depths: Sequence[int]) -> list[range]:
+    """The layers of each stage, given how many it has."""
+    return [range(end - depth, end) for end, depth in zip(accumulate(depths), depths)]
 
 
 def check(cfg: Any) -> None:
@@ -91,6 +102,7 @@ def check(cfg: Any) -> None:
             f"--encoder-layers {cfg.model.encoder_layers} cannot be spread over {stages} stages: "
             "use more layers, fewer workers, or --hybrid-stages N with N at most the layers"
         )
+    _check_layers(dt, cfg.model.encoder_layers)
     chunk = str(dt.hybrid_chunk)
     if chunk != "auto" and not (chunk.isdigit() and int(chunk) > 0):
         raise UserError(f"--hybrid-chunk {chunk} is not a number of time steps: give N > 0 or auto")
@@ -107,6 +119,18 @@ def check(cfg: Any) -> None:
         raise UserError(
             f"--ignore-prefix-size {cfg.criterion.ignore_prefix_size} does not go with "
             "--ddp-backend model_parallel: use --ddp-backend hybrid"
+        )
+
+
+def _check_layers(dt: Any, layers: int) -> None:
+    given, stages = str(dt.hybrid_layers), stages_of(dt)
+    counts = [int(n) if n.isdecimal() else 0 for n in given.split(",")]
+    if given and (len(counts) != stages or sum(counts) != layers or min(counts) < 1):
+        equal = ",".join(str(len(mine)) for mine in layer_ranges(layers, stages))
+        raise UserError(
+            f"--hybrid-layers {given} does not spread {layers} encoder layers over {stages} "
+            f"stages: give {stages} numbers above 0 that add up to {layers}, as {equal}, or leave "
+            "it out"
         )
 
 
@@ -153,6 +177,7 @@ def build(cfg, model, process_group, device, head_on_last) -> nn.Module:
         model,
         process_group,
         stages=stages_of(cfg),
+        depths=[int(n) for n in cfg.hybrid_layers.split(",")] if cfg.hybrid_layers else None,
         chunk=None if cfg.hybrid_chunk == "auto" else int(cfg.hybrid_chunk),
         head_on_last=head_on_last,
     )
@@ -169,9 +194,11 @@ class WavefrontParallel(Accumulating, nn.Module):
         process_group: Any,
         *,
         stages: int,
+        depths: Sequence[int] | None = None,
         chunk: int | None = None,
         head_on_last: bool = False,
     ):
+        """`depths`: how many of the encoder layers each stage has (None: equal shares)."""
         super().__init__()
         self.module = module
         self.chunk, self.head_on_last = chunk, head_on_last
@@ -184,6 +211,8 @@ class WavefrontParallel(Accumulating, nn.Module):
         """rows of shared parameters that get a gradient in this update, where not all do"""
         self.replica_bytes = 0
         self.ideal = 1.0
+        layers = len(self.parts.encoder_layers)
+        self.ranges = stacked(depths) if depths else layer_ranges(layers, stages)
         self._make_groups(process_group, stages)
         self._place_layers()
 
@@ -213,8 +242,7 @@ class WavefrontParallel(Accumulating, nn.Module):
 
     def _place_layers(self) -> None:
         parts, stages = self.parts, len(self.group.ranks)
-        ranges = layer_ranges(len(parts.encoder_layers), stages)
-        mine, whole = ranges[self.group.stage], parts.whole_sentence_layers
+        mine, whole = self.ranges[self.group.stage], parts.whole_sentence_layers
         encoder = [parts.encoder_layers[i] for i in mine]
         wholes = encoder[:whole] if self.group.stage == 0 else []
         self.stage = wavefront.Stage(
@@ -225,39 +253,16 @@ class WavefrontParallel(Accumulating, nn.Module):
                 ENCODER: encoder[len(wholes) :],
                 DECODER: [parts.decoder_layers[i] for i in mine] if parts.decoder_splits else [],
             },
-            depths=[len(r) for r in ranges],
+            depths=[len(r) for r in self.ranges],
             hidden=parts.encoder_layers[-1].hidden_size,
             embed={ENCODER: parts.embed_source, DECODER: parts.embed_target},
             decodes=parts.decoder_splits,
             lanes=self.lanes,
             watch=self.watch,
         )
-        self.ranges = ranges
-        users = self._users()
-        embeddings = [parts.source_embedding.weight]
-        if parts.decoder_splits:
-            embeddings.append(parts.target_embedding.weight)
-        self.ownership = Ownership(self.module, owners(users, embeddings), self.group)
+        users = users_of(self.module.parameters(), parts, self.ranges, self.head_on_last)
+        self.ownership = Ownership(self.module, owners(users, parts), self.group)
         self.shared = Shared(users, self.ownership, self.watch)
-
-    def _users(self) -> dict[nn.Parameter, set[int]]:
-        """Parameter → the stages that compute with it."""
-        parts, last = self.parts, len(self.ranges) - 1
-        users: dict[nn.Parameter, set[int]] = {p: set() for p in self.module.parameters()}
-        heads = {last} if self.head_on_last else set(range(last + 1))
-
-        def use(module: nn.Module, stages: set[int]) -> None:
-            for p in module.parameters():
-                users[p] |= stages
-
-        for stage, layers in enumerate(self.ranges):
-            for i in layers:
-                use(parts.encoder_layers[i], {stage})
-                use(parts.decoder_layers[i], {stage} if parts.decoder_splits else heads)
-        use(parts.source_embedding, {0})
-        use(parts.target_embedding, {0} if parts.decoder_splits else heads)
-        use(parts.head, heads)
-        return users
 
     # Training
 
@@ -471,12 +476,37 @@ class WavefrontParallel(Accumulating, nn.Module):
         return self.lanes.bytes_sent + self.shared.bytes_sent + self.replica_bytes
 
 
-def owners(
-    users: dict[nn.Parameter, set[int]], embeddings: Sequence[nn.Parameter]
-) -> dict[nn.Parameter, int]:
+def users_of(
+    parameters: Iterable[nn.Parameter],
+    parts: ParallelParts,
+    ranges: Sequence[range],
+    head_on_last: bool,
+) -> dict[nn.Parameter, set[int]]:
+    """Parameter → the stages that compute with it."""
+    users: dict[nn.Parameter, set[int]] = {p: set() for p in parameters}
+    last = len(ranges) - 1
+    heads = {last} if head_on_last else set(range(last + 1))
+
+    def use(module: nn.Module, stages: set[int]) -> None:
+        for p in module.parameters():
+            users[p] |= stages
+
+    for stage, layers in enumerate(ranges):
+        for i in layers:
+            use(parts.encoder_layers[i], {stage})
+            use(parts.decoder_layers[i], {stage} if parts.decoder_splits else heads)
+    use(parts.source_embedding, {0})
+    use(parts.target_embedding, {0} if parts.decoder_splits else heads)
+    use(parts.head, heads)
+    return users
+
+
+def owners(users: dict[nn.Parameter, set[int]], parts: ParallelParts) -> dict[nn.Parameter, int]:
     """Who keeps gradient and optimizer state: of the users, the one with the least to keep so far,
     but stage 0 for the embeddings, which it needs when an update begins."""
-    first = {id(p) for p in embeddings}
+    first = {id(parts.source_embedding.weight)}
+    if parts.decoder_splits:
+        first.add(id(parts.target_embedding.weight))
     chosen: dict[nn.Parameter, int] = {}
     load: dict[int, int] = defaultdict(int)
     for p, stages in sorted(users.items(), key=lambda item: (len(item[1]), -item[0].numel())):

@@ -42,6 +42,8 @@ class Case:
     chunk: int | None = None
     head_on_last: bool = False
     accumulate: int = 1
+    depths: tuple[int, ...] | None = None
+    """--hybrid-layers"""
     options: dict = field(default_factory=dict)
     mixed: bool = False
     """float32 weights under autocast to bfloat16, instead of float64"""
@@ -65,6 +67,7 @@ class Case:
     def name(self) -> str:
         kind = "model_parallel" if self.head_on_last else "hybrid"
         options = "".join(f" {k}={v}" for k, v in self.options.items())
+        options += f" layers={self.depths}" if self.depths else ""
         mixed = " mixed" if self.mixed else " sampled" if self.sampled else ""
         return f"{kind} {self.stages} chunk={self.chunk} x{self.accumulate}{options}{mixed}"
 
@@ -129,6 +132,8 @@ def cases(world: int) -> list[Case]:
     for o in (VARIANTS[0], VARIANTS[1], VARIANTS[4], VARIANTS[5], VARIANTS[6]):
         found.append(Case(world, 2, options=four | o, sampled=True))
     found += [Case(world, 2, accumulate=2, options=four | VARIANTS[4], sampled=True)]
+    found += [Case(2, 2, depths=(1, 3), options=four | o) for o in (*VARIANTS[:2], VARIANTS[3])]
+    found += [Case(2, 2, last, depths=(3, 1), options=four | VARIANTS[2]) for last in (False, True)]
     if world == 2:
         for o in (*VARIANTS[:2], VARIANTS[3]):
             found.append(Case(2, 2, options=four | o, mixed=True))
@@ -200,6 +205,7 @@ def parallel(case: Case, rank: int) -> dict:
         case.model(task),
         dist.group.WORLD,
         stages=case.stages,
+        depths=case.depths,
         chunk=case.chunk,
         head_on_last=case.head_on_last,
     )

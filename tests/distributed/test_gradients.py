@@ -82,3 +82,11 @@ def test_every_parameter_has_one_owner(results):
     assert owners["decoder.head.output.weight"] == 1  # stage 0 has the embeddings to keep
     owners = results[2]["0"]["hybrid 2 chunk=2 x1 encoder_layers=4 share_all_embeddings=True"]
     assert owners["owners"]["encoder.embed_tokens.weight"] == 0  # it is the output's weight, too
+
+
+def test_layers_lie_where_they_are_told_to(results):
+    owners = results[2]["0"]["hybrid 2 chunk=2 x1 encoder_layers=4 layers=(1, 3)"]["owners"]
+    stages = [0, 1, 1, 1]
+    for side in ("encoder", "decoder"):
+        weights = [f"{side}.layers.{i}.lstm.weight_hh_l0" for i in range(4)]
+        assert [owners[weight] for weight in weights] == stages

@@ -566,6 +566,7 @@ REFUSED = [
     (hybrid(2, *TINY_LSTM), "--ddp-backend hybrid cannot split --arch lstm"),
     (hybrid(2, "--hybrid-chunk", "0"), "--hybrid-chunk 0 is not a number of time steps"),
     (hybrid(2, "--hybrid-chunk", "x"), "--hybrid-chunk x is not a number of time steps"),
+    (hybrid(2, "--hybrid-layers", "2,3"), "--hybrid-layers 2,3 does not spread 4 encoder layers"),
     (hybrid(2, "--fp16"), "add --fp16-no-flatten-grads or --memory-efficient-fp16"),
     (hybrid(2, "--amp", "--input-feeding"), "--amp does not go with --input-feeding"),
     (hybrid(2, "--use-bmuf"), "--use-bmuf does not go with --ddp-backend hybrid"),
@@ -579,6 +580,9 @@ ALSO_REFUSED = [
     (hybrid(2, "--hybrid-stages", "4"), "world-size 2 is not a multiple of --hybrid-stages 4"),
     (hybrid(2, "--hybrid-stages", "-1"), "world-size 2 is not a multiple of --hybrid-stages -1"),
     (hybrid(2, "--hybrid-stages", "x"), "--hybrid-stages: invalid int value: 'x'"),
+    (hybrid(2, "--hybrid-layers", "4"), "give 2 numbers above 0 that add up to 4, as 2,2"),
+    (hybrid(2, "--hybrid-layers", "4,0"), "--hybrid-layers 4,0 does not spread"),
+    (hybrid(2, "--hybrid-layers", "1,x"), "--hybrid-layers 1,x does not spread"),
     (hybrid(2, "--zero-sharding", "os"), "--zero-sharding os does not go with --ddp-backend"),
     (
         hybrid(2, "--ddp-backend", "model_parallel", *PREFIX),
