@@ -5,6 +5,8 @@
 * where a backend spreads the parameters (ownership.py): one gradient norm over all of them, weights
   brought up to date before validation and saving, optimizer state gathered for a checkpoint
 * where gradients have some rows only (optim/rows.py): an optimizer that touches no others
+* where the optimizer looks at layers (optim/ng_sgd.py): the model it belongs to, and one state for
+  all workers when it is saved
 * where the workers do not wait for each other (asynchronous.py), or meet now and then
   (averaging.py): no statistics of all of them in between
 """
@@ -29,7 +31,7 @@ from fairseq_hybrid.distributed.asynchronous import AsyncParallel, Pushing
 from fairseq_hybrid.distributed.averaging import AVERAGE, Apart, AveragingParallel
 from fairseq_hybrid.distributed.hybrid import WavefrontParallel
 from fairseq_hybrid.distributed.report import Report
-from fairseq_hybrid.optim import rows
+from fairseq_hybrid.optim import ng_sgd, rows
 from fairseq_hybrid.optim.mixins import mix_in
 
 logger = logging.getLogger(__name__)
@@ -100,6 +102,7 @@ class HybridTrainer(Trainer):
                 metrics.log_scalar("sent_mb", sent / 1e6, priority=2200, round=2)
 
     def _build_optimizer(self) -> None:
+        ng_sgd.check(self.cfg)
         super()._build_optimizer()
         if self.spread is not None:
             self.spread.leave_sums = scale_once(self._optimizer, self.spread)
@@ -109,6 +112,8 @@ class HybridTrainer(Trainer):
             self._start_server()
         if self.averaging is not None:
             mix_in(self._optimizer, Apart, parallel=self.averaging)
+        if isinstance(self._optimizer, ng_sgd.NaturalGradientSGD):
+            self._optimizer.watch(self.model, self.criterion)
 
     def _start_server(self) -> None:
         apart, mine = self.apart, self._optimizer
@@ -155,6 +160,9 @@ class HybridTrainer(Trainer):
     def consolidate_optimizer(self) -> None:
         if self.averaging is not None and sys.exc_info()[1] is None:
             self.averaging.meet(self.optimizer, AVERAGE)
+        natural = isinstance(self.optimizer, ng_sgd.NaturalGradientSGD)
+        if natural and self.data_parallel_world_size > 1 and sys.exc_info()[1] is None:
+            self.optimizer.follow_first(self.data_parallel_process_group)
         if self.spread is None and self.apart is None:
             return super().consolidate_optimizer()
         error = sys.exc_info()[1]

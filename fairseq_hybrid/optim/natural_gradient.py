@@ -8,7 +8,13 @@ lengthened. (Povey, Zhang, Khudanpur 2015; the numbers and formulas are those of
 
 What is kept between calls is W = E^½ R, with E = diag(1 / (β / d + 1)).
 
-Shape suffixes: N rows, D columns, R rank.
+The gradient of a weight has two sides, the inputs it is multiplied with and the outputs it makes;
+`TwoSided` has a Fisher matrix for each, and `NaturalLinear` is a layer that uses them.
+
+A host waits for its device where F is updated, and there alone: two R×R matrices and a number go to
+the CPU.
+
+Shape suffixes: N rows, D columns, R rank; O outputs and I inputs of a weight.
 """
 
 from __future__ import annotations
@@ -17,13 +23,17 @@ import math
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 EARLY = 10
 """calls at the beginning that all update F, before every `period`-th does"""
 WARM_UP = 3
 """times that the first rows are looked at before they are used"""
 MAX_CONDITION = 1e6
+MAX_ETA = 0.9
+"""share that one call can have in F: if it could be all, rows of zeros would leave nothing"""
 
 
 class OnlineNaturalGradient:
@@ -82,13 +92,17 @@ class OnlineNaturalGradient:
 
     def _update(self, x_ND: Tensor, h_NR: Tensor, square_sum: Tensor) -> None:
         """F ← (1 - η) F + η XᵀX / N, brought back to low rank. Small matrices, in float64."""
+        total = float(square_sum)
+        if not 0 < total < math.inf:
+            return  # nothing to learn from; what is not finite is for the trainer to report
         rows, columns = x_ND.shape
-        eta = 1 - math.exp(-rows / self.history)
+        eta = min(1 - math.exp(-rows / self.history), MAX_ETA)
         part = eta / rows
         rho, d_R, rank = self.rho, self.d_R, self.d_R.numel()
         j_RD = h_NR.T @ x_ND
         wide = {"dtype": torch.float64, "device": "cpu"}
-        k_RR, l_RR = (j_RD @ j_RD.T).to(**wide), (h_NR.T @ h_NR).to(**wide)
+        share_RD = j_RD / total  # K is a fourth power of the rows: too much for float32
+        k_RR, l_RR = (share_RD @ share_RD.T).to(**wide) * total**2, (h_NR.T @ h_NR).to(**wide)
         inverse_R = self._e(columns).rsqrt()
         k_RR = inverse_R.unsqueeze(1) * k_RR * inverse_R
         l_RR = inverse_R.unsqueeze(1) * l_RR * inverse_R
@@ -103,7 +117,7 @@ class OnlineNaturalGradient:
         )
         c_R = c_R.clamp(min=floor)
         root_R = c_R.sqrt()
-        trace = part * float(square_sum) + (1 - eta) * (columns * rho + float(d_R.sum()))
+        trace = part * total + (1 - eta) * (columns * rho + float(d_R.sum()))
         new_rho = (trace - float(root_R.sum())) / (columns - rank)
         self.d_R = (root_R - new_rho).clamp(min=self.eps)
         self.rho = max(new_rho, self.eps, self.delta * float(root_R.max()))
@@ -117,9 +131,76 @@ class OnlineNaturalGradient:
     def state_dict(self) -> dict[str, Any]:
         return {"calls": self.calls, "w": self.w_RD, "d": self.d_R, "rho": self.rho}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any], device: Any = None) -> None:
+        """`device`: where the rows will be (where W is)."""
         self.calls, self.rho = state["calls"], state["rho"]
         self.w_RD, self.d_R = state["w"], state["d"]
+        if self.w_RD is not None:
+            self.w_RD, self.d_R = self.w_RD.to(device), self.d_R.cpu()
+
+
+class TwoSided:
+    """Preconditions the gradient of one weight_OI, from whatever is known of it."""
+
+    def __init__(self, rank_in: int, rank_out: int, **options: Any):
+        self.inputs = OnlineNaturalGradient(rank_in, **options)
+        self.outputs = OnlineNaturalGradient(rank_out, **options)
+
+    def of_layer(self, x_NI: Tensor, dy_NO: Tensor) -> Tensor:
+        """Kaldi's form, of a layer's inputs and of the derivatives by its outputs."""
+        return self.outputs.precondition(dy_NO).T @ self.inputs.precondition(x_NI)
+
+    def of_gradient(self, grad_OI: Tensor) -> Tensor:
+        """Of the gradient alone: its rows stand for samples of the inputs, then its columns for
+        samples of the outputs. The norm stays."""
+        return self.outputs.precondition(self.of_rows(grad_OI).T).T
+
+    def of_rows(self, grad_NI: Tensor) -> Tensor:
+        """The same for single rows of it, on the side of the inputs only."""
+        return self.inputs.precondition(grad_NI)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"inputs": self.inputs.state_dict(), "outputs": self.outputs.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any], device: Any = None) -> None:
+        self.inputs.load_state_dict(state["inputs"], device)
+        self.outputs.load_state_dict(state["outputs"], device)
+
+
+class NaturalLinear:
+    """Mixed into an `nn.Linear`: the gradients of weight and bias are born preconditioned."""
+
+    natural: TwoSided | None
+    """None: they are plain"""
+    called: bool
+    """whether a gradient has come this way"""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.natural is None or not torch.is_grad_enabled():
+            return super().forward(x)
+        return _Linear.apply(x, self.weight, self.bias, self)
+
+
+class _Linear(torch.autograd.Function):
+    """`F.linear`; the gradient of the input is the plain one."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, layer: Any) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.layer = layer
+        return F.linear(x, weight, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        (x, weight), layer = ctx.saved_tensors, ctx.layer
+        layer.called = True
+        dx = dy @ weight if ctx.needs_input_grad[0] else None
+        x_NI, dy_NO = x.reshape(-1, x.size(-1)), dy.reshape(-1, dy.size(-1))
+        if layer.bias is None:
+            return dx, layer.natural.of_layer(x_NI, dy_NO), None, None
+        grad = layer.natural.of_layer(F.pad(x_NI, (0, 1), value=1.0), dy_NO)
+        return dx, grad[:, :-1], grad[:, -1], None
 
 
 def orthonormal(r_RD: Tensor) -> Tensor:

@@ -1,0 +1,250 @@
+"""``--optimizer ng_sgd``: SGD with gradients preconditioned by Kaldi's online natural gradient.
+
+Povey, Zhang, Khudanpur (2015); Su & Chen (2015) use it under model averaging. Every weight matrix
+has two running estimates of a Fisher matrix (natural_gradient.py), one for its inputs, one for its
+outputs. Directions in which inputs or derivatives vary much are shortened, the others lengthened;
+momentum, weight decay and the step are those of ``--optimizer sgd``.
+
+A layer (`nn.Linear`) has the exact form, a product of preconditioned derivatives and preconditioned
+inputs with a 1 for the bias. `NaturalLinear` makes it in the backward pass in place of the plain
+gradient, so it adds up over ``--update-freq`` and is summed over workers like any other. All other
+matrices (a fused LSTM, convolutions, a layer's weight that is shared or used without the layer)
+are preconditioned along their axes as soon as their gradients are complete; embeddings along their
+rows only, which are words. Vectors are left alone.
+
+The trainer hands over the model (`watch`), so that layers and embeddings can be told from others.
+
+    fairseq-train ... --user-dir fairseq_hybrid --optimizer ng_sgd --lr 0.5 --momentum 0.9
+"""
+
+import logging
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, List, Optional  # noqa: UP035  (as fairseq wants it)
+
+import torch
+import torch.distributed as dist
+from fairseq.dataclass import FairseqDataclass
+from fairseq.distributed import utils as distributed_utils
+from fairseq.optim import FairseqOptimizer, register_optimizer
+from omegaconf import II
+from torch import nn
+
+from fairseq_hybrid.compat.messages import UserError
+from fairseq_hybrid.optim.mixins import mix_in
+from fairseq_hybrid.optim.natural_gradient import NaturalLinear, TwoSided
+from fairseq_hybrid.optim.rows import sparse_rows
+
+# (No `from __future__ import annotations` here: fairseq wants the types themselves.)
+
+logger = logging.getLogger(__name__)
+
+NAME = "ng_sgd"
+BACKENDS = ("pytorch_ddp", "c10d", "legacy_ddp", "no_c10d", "model_averaging", "sampled")
+"""those in which every worker has all gradients, and in the shape of the weights"""
+
+
+@dataclass
+class NaturalGradientSGDConfig(FairseqDataclass):
+    momentum: float = field(default=0.0, metadata={"help": "momentum factor"})
+    weight_decay: float = field(
+        default=0.0, metadata={"help": "weight decay", "argparse_alias": "--wd"}
+    )
+    ng_rank_in: int = field(
+        default=20, metadata={"help": "directions kept of what goes into a weight"}
+    )
+    ng_rank_out: int = field(
+        default=80, metadata={"help": "directions kept of the derivatives by what comes out"}
+    )
+    ng_update_period: int = field(
+        default=4, metadata={"help": "batches between two updates of the Fisher matrices"}
+    )
+    ng_history: float = field(
+        default=2000.0, metadata={"help": "samples (rows) that the Fisher matrices look back"}
+    )
+    ng_alpha: float = field(
+        default=4.0, metadata={"help": "smoothing of the Fisher matrices with their mean diagonal"}
+    )
+    ng_max_change: float = field(
+        default=0.0,
+        metadata={"help": "largest norm of a parameter's change in one update (0: any)"},
+    )
+    lr: List[float] = II("optimization.lr")  # noqa: UP006, RUF009
+
+
+LIMITS = (
+    # (option, whether a value is good, what would be)
+    ("momentum", lambda v: 0 <= v < 1, "0 <= M < 1"),
+    ("weight_decay", lambda v: 0 <= v < math.inf, "0 or more"),
+    ("ng_rank_in", lambda v: v >= 1, "1 or more"),
+    ("ng_rank_out", lambda v: v >= 1, "1 or more"),
+    ("ng_update_period", lambda v: v >= 1, "1 or more"),
+    ("ng_history", lambda v: 0 < v < math.inf, "more than 0, such as 2000"),
+    ("ng_alpha", lambda v: 0 <= v < math.inf, "0 or more, such as 4"),
+    ("ng_max_change", lambda v: 0 <= v < math.inf, "0 (any change) or more, such as 0.75"),
+)
+
+
+def check(cfg: Any) -> None:
+    """Refuse what cannot work."""
+    if getattr(cfg.optimizer, "_name", None) != NAME:
+        return
+    for option, good, wanted in LIMITS:
+        value = getattr(cfg.optimizer, option)
+        if not good(value):
+            flag = "--" + option.replace("_", "-")
+            raise UserError(f"{flag} {value} does not go with --optimizer {NAME}: give {wanted}")
+    for flag in ("fp16", "bf16", "amp"):
+        if getattr(cfg.common, flag):
+            raise UserError(f"--{flag} does not go with --optimizer {NAME}: leave it out")
+    dt = cfg.distributed_training
+    if str(dt.ddp_backend) not in BACKENDS:
+        raise UserError(
+            f"--ddp-backend {dt.ddp_backend} does not go with --optimizer {NAME}: use one of "
+            f"{', '.join(BACKENDS)}, or --optimizer sgd"
+        )
+    if cfg.optimization.use_bmuf or dt.zero_sharding != "none":
+        flag = "--use-bmuf" if cfg.optimization.use_bmuf else f"--zero-sharding {dt.zero_sharding}"
+        raise UserError(f"{flag} does not go with --optimizer {NAME}: leave it out")
+
+
+class CappedSteps:
+    """Mixed into a fairseq optimizer, last of all: no parameter moves further than `max_change`."""
+
+    max_change: float
+
+    @torch.no_grad()
+    def step(self, closure: Any = None, **how: Any) -> None:
+        before = []
+        for p in self.params:
+            if p.grad is not None:
+                rows = p.grad.coalesce().indices()[0] if p.grad.is_sparse else None
+                before.append((p, rows, p.clone() if rows is None else p[rows]))
+        super().step(closure, **how)
+        for p, rows, old in before:
+            new = p if rows is None else p[rows]
+            share = self.max_change / torch.linalg.vector_norm(new - old)
+            capped = torch.where(share < 1, old.lerp(new, share.clamp(max=1)), new)
+            p.copy_(capped) if rows is None else p.index_copy_(0, rows, capped)
+
+
+@register_optimizer(NAME, dataclass=NaturalGradientSGDConfig)
+class NaturalGradientSGD(FairseqOptimizer):
+    """torch's SGD, and for every matrix what is known of its Fisher matrix."""
+
+    def __init__(self, cfg: NaturalGradientSGDConfig, params: Any):
+        super().__init__(cfg)
+        self._optimizer = torch.optim.SGD(params, **self.optimizer_config)
+        options = {"period": cfg.ng_update_period, "history": cfg.ng_history, "alpha": cfg.ng_alpha}
+        self.natural: dict[nn.Parameter, TwoSided] = {
+            p: TwoSided(cfg.ng_rank_in, cfg.ng_rank_out, **options)
+            for p in self.params
+            if p.dim() > 1
+        }
+        self.layers: dict[nn.Parameter, NaturalLinear] = {}
+        """weights whose gradients are born preconditioned"""
+        self.embeddings: set[nn.Parameter] = set()
+        self.settled = False
+
+    @property
+    def optimizer_config(self) -> dict:
+        """What a resume takes from its command line, not from the checkpoint."""
+        cfg = self.cfg
+        return {"lr": cfg.lr[0], "momentum": cfg.momentum, "weight_decay": cfg.weight_decay}
+
+    def watch(self, *roots: nn.Module) -> None:
+        """Tell layers and embeddings from other matrices; to be called after other mixins."""
+        modules = list(dict.fromkeys(m for root in roots for m in root.modules()))
+        users = Counter(p for m in modules for p in m._parameters.values())
+        for m in modules:
+            weight = m._parameters.get("weight")
+            if weight not in self.natural:
+                continue
+            if isinstance(m, (nn.Embedding, nn.EmbeddingBag)):
+                self.embeddings.add(weight)
+            elif is_linear(m) and users[weight] == 1:
+                if not isinstance(m, NaturalLinear):
+                    mix_in(m, NaturalLinear)
+                m.natural, m.called = self.natural[weight], False
+                self.layers[weight] = m
+        if self.cfg.ng_max_change > 0:
+            mix_in(self, CappedSteps, max_change=self.cfg.ng_max_change)
+
+    @torch.no_grad()
+    def all_reduce_grads(self, module: nn.Module) -> None:
+        """The moment at which gradients are complete, and sums still: neither scaled nor clipped,
+        which the Fisher matrices would take for a change of the data."""
+        super().all_reduce_grads(module)
+        if not self.settled:
+            self._settle()
+        for p in module.parameters():
+            if p.grad is not None and is_matrix(p) and p not in self.layers:
+                self._precondition(p)
+
+    def _settle(self) -> None:
+        """In the first update: the weights of layers that nobody calls are treated like others.
+
+        All workers decide together, for their sums must be of one kind.
+        """
+        self.settled = True
+        if not self.layers:
+            return
+        device = next(iter(self.layers)).device
+        called = torch.tensor([float(m.called) for m in self.layers.values()], device=device)
+        if dist.is_initialized():
+            dist.all_reduce(called, op=dist.ReduceOp.MAX)
+        for (weight, layer), yes in zip(list(self.layers.items()), called.tolist()):
+            if not yes:
+                layer.natural = None
+                del self.layers[weight]
+        logger.info(
+            f"natural gradient: {len(self.layers)} layers by their inputs and output derivatives, "
+            "other matrices along their axes"
+        )
+
+    def _precondition(self, p: nn.Parameter) -> None:
+        natural = self.natural[p]
+        if p.grad.is_sparse:
+            grad = p.grad.coalesce()
+            p.grad = sparse_rows(grad.indices()[0], natural.of_rows(grad.values()), p)
+            return
+        grad = p.grad.flatten(1)
+        new = natural.of_rows(grad) if p in self.embeddings else natural.of_gradient(grad)
+        p.grad.copy_(new.reshape(p.shape))
+
+    def follow_first(self, group: Any) -> None:
+        """Go on with what worker 0 has seen, which is what a checkpoint holds."""
+        device = next(self.params).device
+        self._load_seen(distributed_utils.broadcast_object(self._seen(), 0, group, device))
+
+    def state_dict(self) -> dict:
+        return {**super().state_dict(), "natural_gradient": self._seen()}
+
+    def load_state_dict(self, state_dict: dict, optimizer_overrides: Optional[dict] = None) -> None:
+        super().load_state_dict(state_dict, optimizer_overrides)
+        self._load_seen(state_dict["natural_gradient"])
+
+    def _shape(self) -> dict:
+        """The options that what has been seen depends on."""
+        return {name: getattr(self.cfg, name) for name in ("ng_rank_in", "ng_rank_out", "ng_alpha")}
+
+    def _seen(self) -> dict:
+        matrices = [natural.state_dict() for natural in self.natural.values()]
+        return {"options": self._shape(), "matrices": matrices}
+
+    def _load_seen(self, seen: dict) -> None:
+        if seen["options"] != self._shape():
+            logger.info("natural gradient: other options than before, the estimates start anew")
+            return
+        for (p, natural), state in zip(self.natural.items(), seen["matrices"]):
+            natural.load_state_dict(state, p.device)
+
+
+def is_matrix(p: nn.Parameter) -> bool:
+    """Whether it has two axes, and not a vector's numbers in a row or column."""
+    return p.dim() > 1 and min(p.size(0), p[0].numel()) > 1
+
+
+def is_linear(module: nn.Module) -> bool:
+    return isinstance(module, NaturalLinear) or type(module).forward is nn.Linear.forward
