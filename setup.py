@@ -27,11 +27,15 @@ setup(
         "sacrebleu",
         "sentencepiece",
     ],
-    extras_require={"test": ["pytest", "pytest-timeout", "pytest-xdist", "ruff"]},
+    extras_require={
+        "plots": ["matplotlib>=3.7"],
+        "test": ["matplotlib>=3.7", "pytest", "pytest-timeout", "pytest-xdist", "ruff"],
+    },
     entry_points={
         "console_scripts": [
             *(f"fairseq-hybrid-{command} = fairseq_hybrid.cli:main" for command in COMMANDS),
             "fairseq-hybrid-corpus = fairseq_hybrid.corpus.__main__:main",
+            "fairseq-hybrid-plan = fairseq_hybrid.planning.command:main",
         ]
     },
     zip_safe=False,

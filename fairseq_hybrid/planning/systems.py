@@ -1,0 +1,257 @@
+"""What each backend's workers do in an update, as programs for the simulator.
+
+One description serves all of them. Workers form groups of stages; a group passes its batches
+through its layers by the schedule of `distributed/schedule.py`, computes the heads, goes back, sums
+what several stages or groups have gradients of, and updates. With one stage nothing is passed and
+nothing shared: that is a single worker or, with several groups, data parallelism.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from fairseq_hybrid.distributed import schedule
+from fairseq_hybrid.distributed.hybrid import stacked
+from fairseq_hybrid.distributed.schedule import (
+    DECODER,
+    ENCODER,
+    STATE,
+    TOP,
+    UP,
+    WHOLE,
+    Event,
+    Run,
+    Send,
+    Unit,
+)
+from fairseq_hybrid.planning.costs import BACKWARD, COPY, FORWARD, HEAD, UPDATE, Costs, ring
+from fairseq_hybrid.planning.job import FLOAT, BatchShape, Model, Shares
+from fairseq_hybrid.planning.plan import MODEL_PARALLEL, Plan
+from fairseq_hybrid.planning.simulate import Await, Compute, Meet, Post, Step
+
+EXCHANGES = 2
+"""small collectives before a wavefront: shapes and words of the batches"""
+STATISTICS = 3
+"""small collectives at the end of an update: fairseq's statistics and its check of the norm"""
+GROUP_STATISTICS = 2
+"""more of them in a group of stages: the norm of the gradient, where the time went"""
+SUM_COPIES, DDP_SUM_COPIES = 1, 3
+"""times that gradients are gone over when groups sum them; fairseq's legacy_ddp copies them into a
+buffer, divides, and copies them back"""
+
+
+def programs(
+    plan: Plan, model: Model, batches: Sequence[BatchShape], costs: Costs
+) -> list[list[Step]]:
+    """A program for each worker; worker i loads `batches[i]`."""
+    size = len(plan.layers)
+    groups = [
+        Group(plan, model, tuple(batches[first : first + size]), costs, first)
+        for first in range(0, plan.workers, size)
+    ]
+    return [group.program(stage) for group in groups for stage in range(size)]
+
+
+@dataclass(frozen=True)
+class Group:
+    """The workers from rank `first` on, one per stage."""
+
+    plan: Plan
+    model: Model
+    batches: tuple[BatchShape, ...]
+    costs: Costs
+    first: int
+
+    @property
+    def stages(self) -> int:
+        return len(self.plan.layers)
+
+    @property
+    def head_on_last(self) -> bool:
+        return self.plan.backend == MODEL_PARALLEL
+
+    @cached_property
+    def homes(self) -> list[int]:
+        last = self.stages - 1
+        return [last if self.head_on_last else i for i in range(len(self.batches))]
+
+    @cached_property
+    def shares(self) -> Shares:
+        return self.model.shares(self.plan.layers, self.head_on_last)
+
+    @cached_property
+    def schedule(self) -> schedule.Schedule:
+        chunk, feeding = self.plan.chunk, self.model.feeding
+        return schedule.wavefront(
+            self.stages,
+            [(b.chunks(ENCODER, chunk), 0 if feeding else b.chunks(DECODER, chunk))
+             for b in self.batches],
+            self.homes,
+            whole=self.model.parts.whole_sentence_layers > 0,
+            states_home=feeding,
+        )  # fmt: skip
+
+    def program(self, stage: int) -> list[Step]:
+        """An update."""
+        return [
+            *self._meetings(EXCHANGES if self.stages > 1 else 0, "exchange"),
+            *self._start_refresh(stage),
+            *self._embed(stage, backward=False),
+            *self._forward(stage),
+            *self._finish_refresh(stage),
+            *self._head(stage),
+            *self._start_reduce(stage),
+            *self._backward(stage),
+            *self._embed(stage, backward=True),
+            *self._finish_reduce(stage),
+            *self._sum_over_groups(stage),
+            *self._meetings(GROUP_STATISTICS if self.stages > 1 else 0, "group statistics"),
+            *self._statistics(),
+            Compute(UPDATE, "update", self.costs.update(self.shares.owned[stage])),
+            Compute(UPDATE, "rest", self.costs.rest()),
+        ]
+
+    def stage_seconds(self, stage: int, unit: Unit, backward: bool) -> float:
+        sizes = self.batches[unit.batch].unit(unit, self.plan.chunk)
+        layers = layers_of(self.model, stacked(self.plan.layers)[stage], unit.part)
+        return sum(self.costs.layer(layer, sizes, backward) for layer in layers)
+
+    # The wavefront
+
+    def _forward(self, stage: int) -> list[Step]:
+        program = self.schedule.program(stage)
+        steps = self._run(stage, program, {UP}, backward=False)
+        home = [e for e in program if isinstance(e, Send) and e.target == stage and e.kind != UP]
+        return steps + [Await(self._key(event)) for event in home]
+
+    def _backward(self, stage: int) -> list[Step]:
+        program = self.schedule.reverse().program(stage)
+        ahead = [e for e in program if isinstance(e, Send) and e.source == stage and e.kind != UP]
+        first = set(ahead)
+        rest = [event for event in program if event not in first]
+        return [
+            *(self._post(event) for event in ahead),  # the head's gradients are there already
+            *self._run(stage, rest, {UP, TOP, STATE}, backward=True),
+        ]
+
+    def _run(
+        self, stage: int, program: Sequence[Event], needed: set[str], backward: bool
+    ) -> list[Step]:
+        """Compute the units, each after the messages it needs, and send."""
+        arrivals: dict[Unit, list[Step]] = {}
+        for event in program:
+            if isinstance(event, Send) and event.target == stage and event.kind in needed:
+                arrivals.setdefault(event.unit, []).append(Await(self._key(event)))
+        steps: list[Step] = []
+        for event in program:
+            if isinstance(event, Run):
+                steps += arrivals.get(event.unit, [])
+                seconds = self.stage_seconds(stage, event.unit, backward)
+                steps.append(Compute(BACKWARD if backward else FORWARD, name(event.unit), seconds))
+            elif event.source == stage:
+                steps.append(self._post(event))
+        return steps
+
+    def _key(self, event: Send) -> tuple:
+        return (self.first, event)
+
+    def _post(self, event: Send) -> Post:
+        return Post((event.target, event.kind), self._key(event), self._size(event))
+
+    def _size(self, event: Send) -> float:
+        """Bytes of a message."""
+        batch, home = self.batches[event.unit.batch], self.homes[event.unit.batch]
+        if event.kind == STATE:
+            stage = event.target if event.source == home else event.source
+            numbers = 2 * self.plan.layers[stage] * batch.sentences
+        else:
+            numbers = sum(batch.unit(event.unit, self.plan.chunk))
+        return numbers * self.model.hidden * FLOAT
+
+    def _embed(self, stage: int, backward: bool) -> list[Step]:
+        if stage > 0:
+            return []
+        parts = (ENCODER,) if self.model.feeding else (ENCODER, DECODER)
+        rows = sum(batch.rows(part) for batch in self.batches for part in parts)
+        seconds = self.costs.embed(rows, backward)
+        return [Compute(BACKWARD if backward else FORWARD, "embed", seconds)]
+
+    def _head(self, stage: int) -> list[Step]:
+        mine = [b for b, home in zip(self.batches, self.homes) if home == stage]
+        ways = (False, True)
+        seconds = [self.costs.head(self.model, b, backward) for b in mine for backward in ways]
+        return [Compute(HEAD, "head", sum(seconds))] if mine else []
+
+    # What several stages use (ownership.Shared)
+
+    def _start_refresh(self, stage: int) -> list[Step]:
+        return self._exchange_shared(stage, "refresh", to_owner=False)
+
+    def _start_reduce(self, stage: int) -> list[Step]:
+        return self._exchange_shared(stage, "reduce", to_owner=True)
+
+    def _exchange_shared(self, stage: int, what: str, to_owner: bool) -> list[Step]:
+        """New weights go from their owner to the others, gradients the other way."""
+        shared = {owner: numbers * FLOAT for owner, numbers in self.shares.shared.items()}
+        steps: list[Step] = self._copy(sum(shared.values()))
+        for owner, size in shared.items():
+            for other in range(self.stages):
+                source, target = (other, owner) if to_owner else (owner, other)
+                if source == stage != target:
+                    steps.append(Post((target, what), (self.first, what, source, target), size))
+        return steps
+
+    def _finish_refresh(self, stage: int) -> list[Step]:
+        sources = [owner for owner in self.shares.shared if owner != stage]
+        size = sum(self.shares.shared[owner] for owner in sources) * FLOAT
+        return [*self._await("refresh", sources, stage), *self._copy(size)]
+
+    def _finish_reduce(self, stage: int) -> list[Step]:
+        if stage not in self.shares.shared:
+            return []
+        others = [other for other in range(self.stages) if other != stage]
+        size = self.shares.shared[stage] * FLOAT * len(others)
+        return [*self._await("reduce", others, stage), *self._copy(size)]
+
+    def _await(self, what: str, sources: list[int], stage: int) -> list[Step]:
+        return [Await((self.first, what, source, stage)) for source in sources]
+
+    def _copy(self, size: float) -> list[Step]:
+        return [Compute(COPY, "copy", self.costs.copy(size))] if size else []
+
+    # All workers
+
+    def _sum_over_groups(self, stage: int) -> list[Step]:
+        groups = self.plan.workers // self.stages
+        if groups == 1:
+            return []
+        size = self.shares.owned[stage] * FLOAT
+        column = tuple(range(stage, self.plan.workers, self.stages))
+        copies = SUM_COPIES if self.stages > 1 else DDP_SUM_COPIES
+        meet = Meet(("sum", stage), column, self.costs.meet(groups, size), ring(groups, size))
+        return [*self._copy(copies * size), meet]
+
+    def _statistics(self) -> list[Step]:
+        everybody = tuple(range(self.plan.workers))
+        seconds = STATISTICS * self.costs.meet(self.plan.workers)
+        return [Meet("statistics", everybody, seconds)] if len(everybody) > 1 else []
+
+    def _meetings(self, count: int, what: str) -> list[Step]:
+        group = tuple(range(self.first, self.first + self.stages))
+        seconds = count * self.costs.meet(self.stages)
+        return [Meet((self.first, what), group, seconds)] if count else []
+
+
+def layers_of(model: Model, depths: range, part: str) -> list:
+    """The layers of a stage that run a part of a batch."""
+    parts = model.parts
+    if part == DECODER:
+        return [parts.decoder_layers[i] for i in depths]
+    whole = parts.whole_sentence_layers
+    return [parts.encoder_layers[i] for i in depths if (i < whole) == (part == WHOLE)]
+
+
+def name(unit: Unit) -> str:
+    return f"{unit.part} {unit.batch}.{unit.chunk}"
