@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Your own parallel text: sentence pieces, training, translation, detokenised sacreBLEU.
+#
+#   TEXT=folder SOURCE=de TARGET=en bash examples/translation/own-text.sh
+#
+# The folder has train, valid and test .de and .en, plain text, a sentence per line, line n of one the
+# translation of line n of the other. --prepare stops before training; --dry-run prints the commands.
+#
+#   OUT=folder      everything is written here (own-text-run)
+#   SUBWORDS=6000   joint sentencepiece vocabulary
+#
+# and the settings of multi30k.sh: WORKERS, BACKEND, SEED, TOKENS, MODEL, TRAINING, EXTRA, AVERAGE. Its
+# defaults suit some ten thousand sentence pairs. For more text take a larger model, batch and vocabulary:
+#
+#   SUBWORDS=16000 TOKENS=4000 MODEL="--arch hybrid_lstm_iwslt --share-all-embeddings" ...
+set -euo pipefail
+
+source "$(dirname "${BASH_SOURCE[0]}")/tools.sh"
+NAME=own-text STEPS=5 USUAL_SUBWORDS=6000
+ONLY_PREPARE=
+[ "${1:-}" != --prepare ] || { ONLY_PREPARE=1; shift; }
+FOLDER=${TEXT:-}
+for name in TEXT SOURCE TARGET; do
+  [ -n "${!name:-}" ] || {
+    echo "own-text.sh: $name is not set: TEXT=folder SOURCE=de TARGET=en bash $0" >&2
+    exit 2
+  }
+done
+source "$ROOT/examples/translation/preparing.sh"
+arguments FOLDER "$@"
+LOCAL=TEXT
+
+get_text
+binarise
+[ -z "$ONLY_PREPARE" ] || exit 0
+source "$ROOT/examples/translation/training.sh"
+train_model
+translate
+score
