@@ -1,4 +1,4 @@
-"""``fairseq-hybrid-train`` and its siblings: fairseq's commands with ``--user-dir`` preset.
+"""``fairseq-hybrid-train`` and its siblings: fairseq's commands, and ours, ``--user-dir`` preset.
 
 fairseq's command modules set up the log when they are imported, and that only works before fairseq
 itself is.  The package imports this file first, so that our commands, and the workers they start,
@@ -14,26 +14,28 @@ from pathlib import Path
 
 USER_DIR = str(Path(__file__).resolve().parent.parent)
 PREFIX = "fairseq-hybrid-"
-COMMANDS = ("train", "generate", "interactive", "validate", "eval-lm", "preprocess")
+OURS = {"pretrain": "fairseq_hybrid.pretraining.command"}
+COMMANDS = ("train", "generate", "interactive", "validate", "eval-lm", "preprocess", *OURS)
 
 
 def called() -> str | None:
-    """The fairseq command behind the one that the user typed, if it is one of ours."""
+    """The command that the user typed, without its prefix, if it is one of these."""
     name = os.path.basename(sys.argv[0]) if sys.argv else ""
     command = name[len(PREFIX) :] if name.startswith(PREFIX) else None
     return command if command in COMMANDS else None
 
 
 def load(command: str):
-    return importlib.import_module("fairseq_cli." + command.replace("-", "_"))
+    module = OURS.get(command) or "fairseq_cli." + command.replace("-", "_")
+    return importlib.import_module(module)
 
 
 if called():
-    load(called())
+    load("train" if called() in OURS else called())
 
 
 def main() -> None:
-    """Run fairseq's command as if ``--user-dir`` had been given first."""
+    """Run the command as if ``--user-dir`` had been given first."""
     if not any(a == "--user-dir" or a.startswith("--user-dir=") for a in sys.argv[1:]):
         sys.argv[1:1] = ["--user-dir", USER_DIR]
     load(called()).cli_main()

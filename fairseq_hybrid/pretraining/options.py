@@ -1,0 +1,142 @@
+"""Flags of `fairseq-hybrid-pretrain`, their defaults, and what is refused before anything starts.
+
+All flags of fairseq-train are understood, so that one list of options serves both commands. Those
+of data, model, workers, saving and log are used; optimizer, criterion and batches are not.
+
+The defaults are those of Kaldi's recipes for acoustic models, but for the minibatch.
+"""
+
+import os
+from argparse import ArgumentParser, Namespace
+from dataclasses import asdict, dataclass, field
+from typing import Any, Optional
+
+from fairseq.dataclass import FairseqDataclass
+from fairseq.dataclass.utils import gen_parser_from_dataclass
+from fairseq.models import ARCH_MODEL_REGISTRY
+
+from fairseq_hybrid.compat.messages import UserError
+from fairseq_hybrid.distributed import averaging
+from fairseq_hybrid.models import feedforward_lm_options
+from fairseq_hybrid.models.feedforward_lm import FeedforwardLanguageModel
+
+RESULT = "pretrained.pt"
+PROGRESS = "pretraining_last.pt"
+
+
+@dataclass
+class Settings(FairseqDataclass):
+    """How the machines are trained."""
+
+    # No `from __future__ import annotations` here: fairseq wants the types themselves.
+
+    rbm_gaussian_lr: float = field(
+        default=0.01, metadata={"help": "learning rate of the first layer (real visible units)"}
+    )
+    rbm_gaussian_epochs: int = field(
+        default=2, metadata={"help": "epochs of the first layer (real visible units)"}
+    )
+    rbm_lr: float = field(
+        default=0.4, metadata={"help": "learning rate of the other layers (binary visible units)"}
+    )
+    rbm_epochs: int = field(default=1, metadata={"help": "epochs of each of the other layers"})
+    rbm_momentum: float = field(
+        default=0.5, metadata={"help": "at the start of a layer; rates are times 1 - momentum"}
+    )
+    rbm_final_momentum: float = field(
+        default=0.9, metadata={"help": "from the middle of a layer on; rises linearly until then"}
+    )
+    rbm_weight_decay: float = field(default=2e-4, metadata={"help": "L2 penalty of the weights"})
+    rbm_weight_scale: float = field(
+        default=0.1, metadata={"help": "standard deviation of the weights at the start"}
+    )
+    rbm_minibatch: int = field(default=128, metadata={"help": "words per update and worker"})
+    embeddings_from: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "checkpoint of a language model with the same dictionary, whose input "
+            "embeddings are used instead of random ones"
+        },
+    )
+
+
+def add_args(parser: ArgumentParser) -> None:
+    gen_parser_from_dataclass(parser.add_argument_group("Pretraining"), Settings())
+
+
+def settings_of(args: Namespace) -> Settings:
+    names = Settings.__dataclass_fields__
+    return Settings(**{name: getattr(args, name) for name in names if hasattr(args, name)})
+
+
+def check(cfg: Any, settings: Settings) -> None:
+    """Refuse what cannot work: the flag, its value, the way out."""
+    arch = getattr(cfg.model, "_name", None) or getattr(cfg.model, "arch", None)
+    if ARCH_MODEL_REGISTRY.get(arch) is not FeedforwardLanguageModel:
+        able = [a for a, m in ARCH_MODEL_REGISTRY.items() if m is FeedforwardLanguageModel]
+        raise UserError(
+            f"--arch {arch} has no layers that can be pretrained: use {', '.join(able)}"
+        )
+    if cfg.model.activation != "sigmoid":
+        raise UserError(
+            f"--activation {cfg.model.activation} cannot be pretrained, only layers of sigmoid "
+            "units are Boltzmann machines: use --activation sigmoid, or train without pretraining"
+        )
+    check_numbers(settings)
+    if cfg.distributed_training.distributed_world_size > 1:
+        averaging.check(cfg)
+    if settings.embeddings_from and not os.path.isfile(settings.embeddings_from):
+        raise UserError(
+            f"--embeddings-from {settings.embeddings_from} does not exist: correct the path, or "
+            "leave it out for random embeddings"
+        )
+    folder = cfg.checkpoint.save_dir
+    result = os.path.join(folder, RESULT)
+    if os.path.exists(result):
+        raise UserError(
+            f"--save-dir {folder} holds a finished pretraining: train from it with "
+            f"--finetune-from-model {result}, or give another --save-dir"
+        )
+
+
+def check_numbers(settings: Settings) -> None:
+    for name in ("rbm_gaussian_epochs", "rbm_epochs", "rbm_minibatch"):
+        value = getattr(settings, name)
+        if value < 1:
+            raise UserError(f"{flag(name)} {value} is too small: give 1 or more")
+    for name in ("rbm_gaussian_lr", "rbm_lr", "rbm_weight_scale"):
+        value = getattr(settings, name)
+        if not value > 0:
+            raise UserError(f"{flag(name)} {value} is too small: give more than 0")
+    for name in ("rbm_momentum", "rbm_final_momentum"):
+        value = getattr(settings, name)
+        if not 0 <= value < 1:
+            raise UserError(f"{flag(name)} {value} is not a momentum: give 0 <= M < 1")
+    if settings.rbm_weight_decay < 0:
+        raise UserError(
+            f"--rbm-weight-decay {settings.rbm_weight_decay} is not a penalty: give 0 or more"
+        )
+
+
+def flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def identity(cfg: Any, settings: Settings) -> dict[str, Any]:
+    """What has to be the same when a pretraining goes on."""
+    dt, model = cfg.distributed_training, cfg.model
+    return {
+        **asdict(settings),
+        **{name: getattr(model, name) for name in ("ngram", *feedforward_lm_options.SIZES)},
+        "seed": cfg.common.seed,
+        "distributed_world_size": dt.distributed_world_size,
+    }
+
+
+def check_identity(path: str, before: dict[str, Any], now: dict[str, Any]) -> None:
+    for name, value in now.items():
+        if before.get(name) != value:
+            raise UserError(
+                f"{path} was begun with {flag(name)} {before.get(name)}, not {value}: give the "
+                "same, or another --save-dir"
+            )
