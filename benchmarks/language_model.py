@@ -8,7 +8,7 @@ WikiText-2 (33,278 words), 2 LSTM layers, embedding, hidden and output size 512,
 blocks of 35 words, 32 sequences per worker, dropout, clipping, Adam; one thread per worker. The
 systems, each a set of processes, started once and stopped while others are measured:
 
-    fairseq     1 worker, fairseq's own --arch lstm_lm, --criterion cross_entropy: what its users have
+    fairseq     1 worker, fairseq's own --arch lstm_lm, --criterion cross_entropy: what users have
     full        1 worker, --criterion cross_entropy: the naive single worker, baseline of "speed-up"
     adaptive    1 worker, --criterion adaptive_loss with --adaptive-softmax-cutoff (fairseq's)
     sampled     1 worker, --criterion sampled_softmax
