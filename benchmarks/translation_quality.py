@@ -1,10 +1,12 @@
-"""The table of benchmarks/translation_quality.sh, from the folders its trainings left.
+"""The table of translation_quality.sh or parallel_quality.sh, from the folders its trainings left.
 
-    python benchmarks/translation_quality.py OUT RESULTS
+    python benchmarks/translation_quality.py OUT translation_quality lstm hybrid_lstm ...
 
-Reads OUT/NAME-SEED/{train.log, seconds.txt, score.txt}; writes RESULTS/translation_quality.json and
-prints a Markdown table. Times are CPU minutes (one thread each), which other work on the machine
-does not change much; the time to the best epoch is its share of all epochs.
+Reads OUT/NAME-SEED/{train.log, seconds.txt, score.txt} of the models named; writes
+benchmarks/results/translation_quality.json and prints a Markdown table. Where several checkpoints
+were averaged, score.txt is theirs and score-best.txt the best one's. Times are CPU minutes (one
+thread each), which other work on the machine does not change much; the time to the best epoch is
+its share of all epochs.
 """
 
 from __future__ import annotations
@@ -26,9 +28,10 @@ def read(folder: Path) -> dict:
     _, nll, updates = next(row for row in losses if row[0] == best)
     seconds = [map(float, line.split()) for line in (folder / "seconds.txt").open()]
     cpu = sum(user + system for _, user, system in seconds)
-    bleu, signature = re.match(r"BLEU\|(\S+) = ([\d.]+)", (folder / "score.txt").read_text()).group(
-        2, 1
-    )
+    bleu, signature = score(folder / "score.txt")
+    average = None
+    if (folder / "score-best.txt").exists():
+        average, (bleu, _) = bleu, score(folder / "score-best.txt")
     return {
         "model": name,
         "seed": int(seed),
@@ -38,22 +41,32 @@ def read(folder: Path) -> dict:
         "valid_ppl": round(2 ** float(nll), 2),
         "cpu_minutes": round(cpu / 60, 1),
         "cpu_minutes_to_best": round(cpu / 60 * int(best) / len(by_loss), 1),
-        "bleu": float(bleu),
+        "bleu": bleu,
+        "bleu_average": average,
         "signature": signature,
     }
 
 
-def main(out: str, results: str) -> None:
-    rows = [read(score.parent) for score in sorted(Path(out).glob("*lstm-[0-9]*/score.txt"))]
+def score(path: Path) -> tuple[float, str]:
+    """BLEU and its signature."""
+    signature, bleu = re.match(r"BLEU\|(\S+) = ([\d.]+)", path.read_text()).groups()
+    return float(bleu), signature
+
+
+def main(out: str, name: str, *models: str) -> None:
+    found = sorted(path for model in models for path in Path(out).glob(f"{model}-[0-9]/score.txt"))
+    rows = [read(path.parent) for path in found]
     record = {"environment": common.environment(), "runs": rows}
-    Path(results, "translation_quality.json").write_text(json.dumps(record, indent=2) + "\n")
-    print("| model | seed | test2016 BLEU | valid ppl | best epoch | CPU minutes to it | in all |")
-    print("|---|---|---|---|---|---|---|")
+    result = common.ROOT / "benchmarks" / "results" / f"{name}.json"
+    result.write_text(json.dumps(record, indent=2) + "\n")
+    titles = ("model", "seed", "BLEU", "averaged", "valid ppl", "best epoch", "CPU min to it")
+    print("| " + " | ".join(titles) + " |")
+    print("|" + "---|" * len(titles))
     for r in rows:
+        average = "–" if r["bleu_average"] is None else f"{r['bleu_average']:.1f}"
         print(
-            f"| `{r['model']}` | {r['seed']} | {r['bleu']:.1f} | {r['valid_ppl']:.2f} | "
-            f"{r['best_epoch']} of {r['epochs']} | {r['cpu_minutes_to_best']:.0f} | "
-            f"{r['cpu_minutes']:.0f} |"
+            f"| `{r['model']}` | {r['seed']} | {r['bleu']:.1f} | {average} | {r['valid_ppl']:.2f} "
+            f"| {r['best_epoch']} of {r['epochs']} | {r['cpu_minutes_to_best']:.0f} |"
         )
 
 
