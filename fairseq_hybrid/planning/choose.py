@@ -15,11 +15,11 @@ from typing import Any
 from fairseq_hybrid.compat.messages import UserError
 from fairseq_hybrid.compat.plan import on_cpu
 from fairseq_hybrid.distributed.hybrid import layer_ranges
-from fairseq_hybrid.distributed.schedule import DECODER, ENCODER, WHOLE, Unit
+from fairseq_hybrid.distributed.schedule import DECODER
 from fairseq_hybrid.planning import job as jobs
 from fairseq_hybrid.planning import memory, profile, systems
-from fairseq_hybrid.planning.costs import Costs, Measured
-from fairseq_hybrid.planning.job import FLOAT, BatchShape, Job, Model
+from fairseq_hybrid.planning.costs import Costs, Measured, layer_costs
+from fairseq_hybrid.planning.job import Job, Model
 from fairseq_hybrid.planning.partition import Depths, partition
 from fairseq_hybrid.planning.plan import DATA_PARALLEL, HYBRID, MODEL_PARALLEL, SINGLE, Plan
 from fairseq_hybrid.planning.simulate import Timeline, simulate
@@ -152,36 +152,3 @@ def spreads(job: Job, chunk: int, costs: Costs) -> list[Depths]:
             if len(depths) > 1 and job.workers % len(depths) == 0:
                 found[depths] = None
     return list(found)
-
-
-def layer_costs(
-    model: Model, batches: Sequence[BatchShape], chunk: int, costs: Costs
-) -> tuple[list[float], list[float]]:
-    """Seconds of each layer, encoder's and decoder's together, and of a cut between two of them.
-
-    The embeddings belong to the lowest layer. What goes home from the top layer does so wherever
-    the cuts are.
-    """
-    units = [unit for b, batch in enumerate(batches) for unit in _units(b, batch, chunk, model)]
-    sizes = {unit: batches[unit.batch].unit(unit, chunk) for unit in units}
-    work = [
-        sum(
-            costs.layer(layer, sizes[unit], backward)
-            for unit in units
-            for layer in systems.layers_of(model, range(i, i + 1), unit.part)
-            for backward in (False, True)
-        )
-        for i in range(model.layers)
-    ]
-    rows = sum(sum(sizes[unit]) for unit in units if unit.part != WHOLE)
-    work[0] += costs.embed(rows, backward=False) + costs.embed(rows, backward=True)
-    messages = 2 * sum(unit.part != WHOLE for unit in units)
-    seconds = messages * costs.link.latency
-    seconds += 2 * rows * model.hidden * FLOAT / costs.link.bandwidth
-    return work, [seconds] * (model.layers - 1)
-
-
-def _units(number: int, batch: BatchShape, chunk: int, model: Model) -> list[Unit]:
-    parts = [ENCODER] if model.feeding else [ENCODER, DECODER]
-    units = [Unit(number, part, k) for part in parts for k in range(batch.chunks(part, chunk))]
-    return [Unit(number, WHOLE, 0), *units] if model.parts.whole_sentence_layers else units

@@ -11,9 +11,9 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
-from fairseq_hybrid.distributed.schedule import DECODER
+from fairseq_hybrid.distributed.schedule import DECODER, WHOLE
 from fairseq_hybrid.models.lstm_layer import LSTMLayer
-from fairseq_hybrid.planning.job import BatchShape, Model
+from fairseq_hybrid.planning.job import FLOAT, BatchShape, Model
 from fairseq_hybrid.planning.simulate import Link
 
 FORWARD, BACKWARD, HEAD, COPY, UPDATE = "forward", "backward", "head", "copy", "update"
@@ -28,6 +28,12 @@ class Costs(Protocol):
     def layer(self, layer: LSTMLayer, sizes: Sequence[int], backward: bool) -> float:
         """One layer over a chunk of time with so many sentences at each step."""
 
+    def unit(self) -> float:
+        """What a unit of the wavefront takes in one direction beside its layers."""
+
+    def prepare(self) -> float:
+        """What a batch takes before its wavefront: packing, making the schedule."""
+
     def embed(self, rows: int, backward: bool) -> float:
         """Looking words up, or adding to their gradients."""
 
@@ -36,6 +42,9 @@ class Costs(Protocol):
 
     def copy(self, size: float) -> float:
         """Copying or adding up so many bytes."""
+
+    def message(self, size: float) -> float:
+        """Processor time, of sender and receiver each, that computation has to do without."""
 
     def update(self, numbers: int) -> float:
         """Clipping and the optimizer's step for so many numbers."""
@@ -133,6 +142,12 @@ class Measured:
             seconds += tables["packed"](len(rest), sum(rest) / len(rest), backward)
         return seconds
 
+    def unit(self) -> float:
+        return self.lines["wavefront"].each / 2
+
+    def prepare(self) -> float:
+        return self.lines["wavefront"].fixed
+
     def embed(self, rows: int, backward: bool) -> float:
         return self.lines["embed back" if backward else "embed"](rows)
 
@@ -141,6 +156,11 @@ class Measured:
 
     def copy(self, size: float) -> float:
         return self.lines["copy"](size)
+
+    def message(self, size: float) -> float:
+        # With cores to spare it is done beside the computation.
+        spare = self.profile["cores"] > self.profile["workers"]
+        return 0.0 if spare else self.profile["message_cpu"] * size
 
     def update(self, numbers: int) -> float:
         return self.lines["update"](numbers)
@@ -161,3 +181,30 @@ class Measured:
 def ring(workers: int, size: float) -> float:
     """Bytes that each worker sends in an all-reduce of so many."""
     return 2 * (workers - 1) * size / workers
+
+
+def layer_costs(
+    model: Model, batches: Sequence[BatchShape], chunk: int, costs: Costs
+) -> tuple[list[float], list[float]]:
+    """Seconds of each layer, encoder's and decoder's together, and of a cut between two of them.
+
+    The embeddings belong to the lowest layer. What goes home from the top layer does so wherever
+    the cuts are.
+    """
+    units = [unit for b, batch in enumerate(batches) for unit in model.units(b, batch, chunk)]
+    sizes = {unit: batches[unit.batch].unit(unit, chunk) for unit in units}
+    work = [
+        sum(
+            costs.layer(layer, sizes[unit], backward)
+            for unit in units
+            for layer in model.layers_of(range(i, i + 1), unit.part)
+            for backward in (False, True)
+        )
+        for i in range(model.layers)
+    ]
+    rows = sum(sum(sizes[unit]) for unit in units if unit.part != WHOLE)
+    work[0] += costs.embed(rows, backward=False) + costs.embed(rows, backward=True)
+    messages = 2 * sum(unit.part != WHOLE for unit in units)
+    seconds = messages * costs.link.latency
+    seconds += 2 * rows * model.hidden * FLOAT / costs.link.bandwidth
+    return work, [seconds] * (model.layers - 1)

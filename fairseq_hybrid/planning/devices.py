@@ -121,6 +121,12 @@ class Projected:
         """Backward there are two products for each of the forward pass."""
         return 2 * seconds if backward else seconds
 
+    def unit(self) -> float:
+        return self.device.kernel
+
+    def prepare(self) -> float:
+        return 0.0
+
     def embed(self, rows: int, backward: bool) -> float:
         return self.device.kernel
 
@@ -144,6 +150,9 @@ class Projected:
 
     def copy(self, size: float) -> float:
         return 2 * size / self.device.memory_bandwidth  # in and out
+
+    def message(self, size: float) -> float:
+        return 0.0
 
     def update(self, numbers: int) -> float:
         return UPDATE_PASSES * numbers * FLOAT / self.device.memory_bandwidth

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
 from typing import Any, NamedTuple
@@ -20,6 +20,7 @@ from torch import nn
 from fairseq_hybrid.compat.messages import UserError
 from fairseq_hybrid.distributed.hybrid import owners, stacked, users_of
 from fairseq_hybrid.distributed.schedule import DECODER, ENCODER, WHOLE, Unit
+from fairseq_hybrid.models.lstm_layer import LSTMLayer
 from fairseq_hybrid.models.packing import Packing
 from fairseq_hybrid.models.parallel_parts import ParallelParts
 
@@ -93,6 +94,20 @@ class Model:
     def numbers(self) -> int:
         """of all parameters that are trained"""
         return sum(p.numel() for p in self.module.parameters() if p.requires_grad)
+
+    def layers_of(self, depths: Iterable[int], part: str) -> list[LSTMLayer]:
+        """Those of a stage that run a part of a batch."""
+        parts = self.parts
+        if part == DECODER:
+            return [parts.decoder_layers[i] for i in depths]
+        whole = parts.whole_sentence_layers
+        return [parts.encoder_layers[i] for i in depths if (i < whole) == (part == WHOLE)]
+
+    def units(self, number: int, batch: BatchShape, chunk: int) -> list[Unit]:
+        """Of a batch, in all."""
+        parts = [ENCODER] if self.feeding else [ENCODER, DECODER]
+        units = [Unit(number, part, k) for part in parts for k in range(batch.chunks(part, chunk))]
+        return [Unit(number, WHOLE, 0), *units] if self.parts.whole_sentence_layers else units
 
     def shares(self, depths: Sequence[int], head_on_last: bool) -> Shares:
         """What the stages have to do with which parameters, as hybrid.py sees to it."""

@@ -2,9 +2,9 @@
 
 Worker 0 measures while the others wait: each kind of LSTM layer by time steps and sentences,
 forward and backward; the head with the criterion; the embeddings; copying; the optimizer; some
-whole updates. Then all compute at the same time, which shows how much they slow each other down,
-and then they send. The pieces are those that training runs: `LSTMLayer`, the model's head,
-fairseq's criterion and trainer.
+whole updates; the wavefront with a single stage. Then all compute at the same time, which shows how
+much they slow each other down, and then they send. The pieces are those that training runs:
+`LSTMLayer`, the model's head, fairseq's criterion and trainer.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from fairseq import tasks
+from fairseq.distributed import ModuleProxyWrapper
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
+from fairseq_hybrid.distributed.hybrid import WavefrontParallel
 from fairseq_hybrid.distributed.trainer import HybridTrainer
 from fairseq_hybrid.models.lstm_layer import LSTMLayer
 from fairseq_hybrid.models.packing import Packing
@@ -31,11 +33,13 @@ from fairseq_hybrid.planning.costs import COPY, FORWARD, HEAD, Line, full_steps,
 from fairseq_hybrid.planning.job import FLOAT, Model, shape
 from fairseq_hybrid.planning.timing import Pair, median, median_pair, messages, say, slow_down
 
-STEPS = (2, 8, 16)
+STEPS = (2, 8, 24)
 SHARES = (0.25, 0.5, 1.0)
 """of the most sentences that a batch has"""
 COPIED = 1 << 24
 """bytes"""
+CHUNKS = (8, 2)
+"""for what a unit takes beside its layers"""
 
 
 def work(cfg: Any, samples: list[dict], path: str) -> None:
@@ -45,9 +49,9 @@ def work(cfg: Any, samples: list[dict], path: str) -> None:
     measured = bench.alone() if dist.get_rank() == 0 else {}
     dist.barrier()
     slower = bench.together()
-    link, meet = messages(bench.numbers * FLOAT)
+    link, busy, meet = messages(bench.numbers * FLOAT)
     if dist.get_rank() == 0:
-        measured.update(slow_down=slower, link=link)
+        measured.update(slow_down=slower, link=link, message_cpu=busy)
         measured["lines"]["meet"] = meet
         Path(path).write_text(json.dumps(measured))
 
@@ -65,6 +69,7 @@ class Bench:
         self.trainer = HybridTrainer(cfg, task, module, task.build_criterion(cfg.criterion))
         self.trainer.begin_epoch(1)
         self.model, self.samples = Model(module), samples
+        self.parallel = WavefrontParallel(module, dist.group.WORLD, stages=1)
         self.shapes = [shape(sample, self.model.parts) for sample in samples]
         self.largest = max(samples, key=lambda sample: sample["ntokens"])
         self.sentences = max(batch.sentences for batch in self.shapes)
@@ -83,7 +88,11 @@ class Bench:
         }
         say("attention, softmax and loss")
         lines.update(lines_of("head", [self._head(sample) for sample in self._half_and_whole()]))
-        return {"whole": whole, "lines": lines, "layers": self._layers()}
+        say("the wavefront on one worker")
+        units = [(chunk, median(functools.partial(self._unit_seconds, chunk))) for chunk in CHUNKS]
+        where = self.samples.index(self.largest)
+        wavefront = {"batch": where, "chunks": units}
+        return {"whole": whole, "lines": lines, "layers": self._layers(), "wavefront": wavefront}
 
     # Layers
 
@@ -126,6 +135,14 @@ class Bench:
         middle = time.perf_counter()
         loss.backward()
         return middle - begin, time.perf_counter() - middle
+
+    def _unit_seconds(self, chunk: int) -> float:
+        """Forward and backward as a wavefront with a single stage."""
+        self.parallel.chunk = chunk
+        begin = time.perf_counter()
+        loss, *_ = self.trainer.criterion(ModuleProxyWrapper(self.parallel), self.largest)
+        loss.backward()
+        return time.perf_counter() - begin
 
     def _embed(self, sample: dict) -> tuple[int, Pair]:
         parts, words = self.model.parts, sample["net_input"]

@@ -26,7 +26,7 @@ from fairseq_hybrid.compat import launch
 from fairseq_hybrid.compat.plan import Plan as Start
 from fairseq_hybrid.planning import measure as measuring
 from fairseq_hybrid.planning import systems
-from fairseq_hybrid.planning.costs import Measured, kind_of
+from fairseq_hybrid.planning.costs import Line, Measured, kind_of, layer_costs
 from fairseq_hybrid.planning.job import Job
 from fairseq_hybrid.planning.plan import SINGLE, Plan
 from fairseq_hybrid.planning.simulate import simulate
@@ -50,6 +50,7 @@ def measure(cfg: Any, job: Job, samples: list[dict], *, again: bool = False) -> 
         launch.launch(start, on_workers(cfg, job.workers), measuring.work,
                       {"samples": samples, "path": str(result)})  # fmt: skip
         profile = {**facts, "rest": 0.0, **json.loads(result.read_text())}
+    profile["lines"]["wavefront"] = unit_line(profile, job)
     profile["rest"] = unexplained(profile, job)
     write(profile, kept)
     return profile
@@ -98,7 +99,8 @@ def depends_on(cfg: Any, job: Job) -> dict[str, Any]:
         "optimizer": cfg.optimizer._name,
         "clip_norm": cfg.optimization.clip_norm,
         "torch": torch.__version__,
-        "machine": [platform.node(), processor(), os.cpu_count()],
+        "machine": [platform.node(), processor()],
+        "cores": cores(),
         "workers": job.workers,
         "threads": os.environ.get("OMP_NUM_THREADS"),
     }
@@ -110,6 +112,11 @@ def processor() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor()
+
+
+def cores() -> int:
+    """That this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
 def name_of(facts: dict[str, Any]) -> str:
@@ -129,3 +136,17 @@ def unexplained(profile: dict[str, Any], job: Job) -> float:
         whole - simulate(systems.programs(plan, job.model, [batch], costs)).seconds
         for whole, batch in zip(profile["whole"], job.batches)
     ))  # fmt: skip
+
+
+def unit_line(profile: dict[str, Any], job: Job) -> Line:
+    """What a wavefront took beside layers, embeddings and head, by the number of its units."""
+    profile["lines"]["wavefront"] = Line(0.0, 0.0)
+    costs, measured = Measured(profile), profile["wavefront"]
+    batch, points = job.batches[measured["batch"]], []
+    for chunk, seconds in measured["chunks"]:
+        work, _ = layer_costs(job.model, [batch], chunk, costs)
+        head = sum(costs.head(job.model, batch, backward) for backward in (False, True))
+        units = len(job.model.units(0, batch, chunk))
+        points.append((units, seconds - sum(work) - head))
+    line = Line.through(points)
+    return line if line.each > 0 else Line(0.0, 0.0)

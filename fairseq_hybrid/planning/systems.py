@@ -20,7 +20,6 @@ from fairseq_hybrid.distributed.schedule import (
     STATE,
     TOP,
     UP,
-    WHOLE,
     Event,
     Run,
     Send,
@@ -96,8 +95,8 @@ class Group:
     def program(self, stage: int) -> list[Step]:
         """An update."""
         return [
-            *self._meetings(EXCHANGES if self.stages > 1 else 0, "exchange"),
             *self._start_refresh(stage),
+            *self._prepare(),
             *self._embed(stage, backward=False),
             *self._forward(stage),
             *self._finish_refresh(stage),
@@ -115,16 +114,24 @@ class Group:
 
     def stage_seconds(self, stage: int, unit: Unit, backward: bool) -> float:
         sizes = self.batches[unit.batch].unit(unit, self.plan.chunk)
-        layers = layers_of(self.model, stacked(self.plan.layers)[stage], unit.part)
-        return sum(self.costs.layer(layer, sizes, backward) for layer in layers)
+        layers = self.model.layers_of(stacked(self.plan.layers)[stage], unit.part)
+        seconds = sum(self.costs.layer(layer, sizes, backward) for layer in layers)
+        return seconds + (self.costs.unit() if self.stages > 1 else 0.0)
 
     # The wavefront
+
+    def _prepare(self) -> list[Step]:
+        """Everybody gets to know all batches of the group, and makes the schedule."""
+        if self.stages == 1:
+            return []
+        seconds = self.costs.prepare() * len(self.batches)
+        return [*self._meetings(EXCHANGES, "exchange"), Compute(FORWARD, "prepare", seconds)]
 
     def _forward(self, stage: int) -> list[Step]:
         program = self.schedule.program(stage)
         steps = self._run(stage, program, {UP}, backward=False)
         home = [e for e in program if isinstance(e, Send) and e.target == stage and e.kind != UP]
-        return steps + [Await(self._key(event)) for event in home]
+        return steps + [step for event in home for step in self._receive(event)]
 
     def _backward(self, stage: int) -> list[Step]:
         program = self.schedule.reverse().program(stage)
@@ -132,7 +139,7 @@ class Group:
         first = set(ahead)
         rest = [event for event in program if event not in first]
         return [
-            *(self._post(event) for event in ahead),  # the head's gradients are there already
+            *(step for event in ahead for step in self._post(event)),  # the head has made these
             *self._run(stage, rest, {UP, TOP, STATE}, backward=True),
         ]
 
@@ -143,7 +150,7 @@ class Group:
         arrivals: dict[Unit, list[Step]] = {}
         for event in program:
             if isinstance(event, Send) and event.target == stage and event.kind in needed:
-                arrivals.setdefault(event.unit, []).append(Await(self._key(event)))
+                arrivals.setdefault(event.unit, []).extend(self._receive(event))
         steps: list[Step] = []
         for event in program:
             if isinstance(event, Run):
@@ -151,14 +158,27 @@ class Group:
                 seconds = self.stage_seconds(stage, event.unit, backward)
                 steps.append(Compute(BACKWARD if backward else FORWARD, name(event.unit), seconds))
             elif event.source == stage:
-                steps.append(self._post(event))
+                steps += self._post(event)
         return steps
 
     def _key(self, event: Send) -> tuple:
         return (self.first, event)
 
-    def _post(self, event: Send) -> Post:
-        return Post((event.target, event.kind), self._key(event), self._size(event))
+    def _post(self, event: Send) -> list[Step]:
+        return self._send((event.target, event.kind), self._key(event), self._size(event))
+
+    def _receive(self, event: Send) -> list[Step]:
+        return self._arrive(self._key(event), self._size(event))
+
+    def _send(self, lane: tuple, key: tuple, size: float) -> list[Step]:
+        return [*self._handle(size), Post(lane, key, size)]
+
+    def _arrive(self, key: tuple, size: float) -> list[Step]:
+        return [Await(key), *self._handle(size)]
+
+    def _handle(self, size: float) -> list[Step]:
+        seconds = self.costs.message(size)
+        return [Compute(COPY, "message", seconds)] if seconds else []
 
     def _size(self, event: Send) -> float:
         """Bytes of a message."""
@@ -200,23 +220,28 @@ class Group:
             for other in range(self.stages):
                 source, target = (other, owner) if to_owner else (owner, other)
                 if source == stage != target:
-                    steps.append(Post((target, what), (self.first, what, source, target), size))
+                    key = (self.first, what, source, target)
+                    steps += self._send((target, what), key, size)
         return steps
 
     def _finish_refresh(self, stage: int) -> list[Step]:
-        sources = [owner for owner in self.shares.shared if owner != stage]
-        size = sum(self.shares.shared[owner] for owner in sources) * FLOAT
-        return [*self._await("refresh", sources, stage), *self._copy(size)]
+        steps: list[Step] = []
+        for owner, numbers in self.shares.shared.items():
+            if owner != stage:
+                steps += self._arrive((self.first, "refresh", owner, stage), numbers * FLOAT)
+                steps += self._copy(numbers * FLOAT)
+        return steps
 
     def _finish_reduce(self, stage: int) -> list[Step]:
         if stage not in self.shares.shared:
             return []
-        others = [other for other in range(self.stages) if other != stage]
-        size = self.shares.shared[stage] * FLOAT * len(others)
-        return [*self._await("reduce", others, stage), *self._copy(size)]
-
-    def _await(self, what: str, sources: list[int], stage: int) -> list[Step]:
-        return [Await((self.first, what, source, stage)) for source in sources]
+        size = self.shares.shared[stage] * FLOAT
+        steps: list[Step] = []
+        for other in range(self.stages):
+            if other != stage:
+                steps += self._arrive((self.first, "reduce", other, stage), size)
+                steps += self._copy(size)
+        return steps
 
     def _copy(self, size: float) -> list[Step]:
         return [Compute(COPY, "copy", self.costs.copy(size))] if size else []
@@ -242,15 +267,6 @@ class Group:
         group = tuple(range(self.first, self.first + self.stages))
         seconds = count * self.costs.meet(self.stages)
         return [Meet((self.first, what), group, seconds)] if count else []
-
-
-def layers_of(model: Model, depths: range, part: str) -> list:
-    """The layers of a stage that run a part of a batch."""
-    parts = model.parts
-    if part == DECODER:
-        return [parts.decoder_layers[i] for i in depths]
-    whole = parts.whole_sentence_layers
-    return [parts.encoder_layers[i] for i in depths if (i < whole) == (part == WHOLE)]
 
 
 def name(unit: Unit) -> str:

@@ -63,13 +63,22 @@ def slow_down(job: Callable[[], float]) -> float:
     return max(statistics.median(ratios), 1.0)
 
 
-def messages(model_size: int) -> tuple[Link, Line]:
-    """Between two workers, and all-reduces of all by the bytes each of them sends."""
+def messages(model_size: int) -> tuple[Link, float, Line]:
+    """Between two workers; processor time of a byte; all-reduces by the bytes each one sends."""
     say("messages")
+    busy = processor_seconds_per_byte()
     small, large = (_together(functools.partial(_one_way, size)) for size in (SMALL, LARGE))
     workers, sizes = dist.get_world_size(), (FLOAT, min(model_size, 4 * LARGE))
     points = [(ring(workers, n), _together(functools.partial(_all_reduce, n))) for n in sizes]
-    return Link(small, (LARGE - SMALL) / max(large - small, 1e-9)), Line.through(points)
+    return Link(small, (LARGE - SMALL) / max(large - small, 1e-9)), busy, Line.through(points)
+
+
+def processor_seconds_per_byte() -> float:
+    """Of sending, which takes about as much as receiving, threads of libraries included."""
+    begin = time.process_time()
+    for _ in range(REPEATS):
+        _one_way(LARGE)
+    return (time.process_time() - begin) / REPEATS / 2 / LARGE  # each one sends and receives
 
 
 def _together(job: Callable[[], float]) -> float:

@@ -36,7 +36,15 @@ class Flat:
     def layer(self, layer, sizes, backward):
         return 2.0 if backward else 1.0
 
+    def unit(self):
+        return 0.0
+
+    prepare = unit
+
     def embed(self, rows, backward):
+        return 0.0
+
+    def message(self, size):
         return 0.0
 
     def head(self, model, batch, backward):
