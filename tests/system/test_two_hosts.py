@@ -1,0 +1,115 @@
+"""Training by `torchrun` across two hosts, which are network namespaces with a slow link between.
+
+benchmarks/two_hosts.sh makes them; where it cannot (no root, no iproute2) these tests are skipped
+and say why.
+"""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+from jobs import BIN, ROOT, TINY_LSTM, Result, curve, run, train_command
+from warm import Warm
+
+HOSTS = str(ROOT / "benchmarks/two_hosts.sh")
+SPEED = str(ROOT / "benchmarks/link_speed.py")
+TORCHRUN = (
+    f"{BIN}/torchrun --nnodes 2 --nproc-per-node 1 --node-rank $NODE_RANK"
+    ' --master-addr $FIRST_HOST --master-port 29500 "$@"'
+)
+SIZES = ("--encoder-layers", "2", "--encoder-embed-dim", "16", "--encoder-hidden-size", "16")
+HYBRID = ("--arch", "hybrid_lstm", *SIZES, "--dropout", "0")
+WORDS = (
+    *("--task", "streamed_language_modeling", "--arch", "hybrid_lstm_lm", "--dropout", "0"),
+    *("--decoder-embed-dim", "16", "--decoder-hidden-size", "16", "--tokens-per-sample", "10"),
+)
+SHORT = ("--max-update", "6", "--no-save", "--disable-validation", "--num-workers", "0")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _possible():
+    tried = subprocess.run(
+        ["bash", HOSTS, "none", "true"], capture_output=True, text=True, timeout=60
+    )
+    if tried.returncode == 3:
+        pytest.skip(tried.stderr.strip())
+
+
+def across(rate: str, command: list[str]) -> Result:
+    """The command on both hosts, as a worker of one job each."""
+    program, *words = command
+    return run("bash", HOSTS, rate, "bash", "-c", TORCHRUN, "hosts", f"{BIN}/{program}", *words)
+
+
+def test_the_link_has_its_rate():
+    slow = run("bash", HOSTS, "20mbit", "python", SPEED, "1").ok()
+    fast = run("bash", HOSTS, "none", "python", SPEED, "1").ok()
+    assert 8 < float(slow.out) < 24
+    assert float(fast.out) > 60
+
+
+def test_it_is_the_only_way():
+    """Neither host reaches anything but the other."""
+    routes = run("bash", HOSTS, "none", "bash", "-c", "ip route; ip -brief link").ok()
+    for host in (routes.out, routes.err):
+        assert [line.split()[0] for line in host.splitlines()[-2:]] == ["lo", "wire@if2"]
+        assert "default" not in host
+
+
+def test_a_host_that_fails_ends_the_other():
+    job = '[ "$NODE_RANK" = 0 ] || exit 7; sleep 60'
+    result = run("bash", HOSTS, "none", "bash", "-c", job)
+    assert result.code == 7
+    assert result.seconds < 20
+
+
+def test_a_rate_that_is_none_is_one_line():
+    result = run("bash", HOSTS, "fast", "true")
+    assert result.code == 2
+    assert result.err == (
+        "two_hosts.sh: RATE fast and a command: give a rate such as 100mbit, or none\n"
+    )
+
+
+@pytest.fixture(scope="module")
+def legacy(data, tmp_path_factory):
+    """Losses of data parallelism across the hosts."""
+    flags = (*SHORT, "--ddp-backend", "legacy_ddp")
+    command = train_command(data, tmp_path_factory.mktemp("legacy"), *flags, arch=HYBRID)
+    return curve(across("100mbit", command).ok())
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_hybrid_has_the_losses_of_data_parallelism(data, tmp_path, legacy):
+    command = train_command(data, tmp_path, *SHORT, "--ddp-backend", "hybrid", arch=HYBRID)
+    result = across("100mbit", command).ok()
+    assert len(legacy) == 6
+    assert curve(result) == pytest.approx(legacy, rel=1e-4)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("backend", "criterion"),
+    [("sampled", "sampled_softmax"), ("model_averaging", "cross_entropy")],
+)
+def test_losses_are_those_of_one_host(words, tmp_path, server, backend, criterion):
+    flags = (*SHORT, "--ddp-backend", backend, "--criterion", criterion)
+    flags += ("--averaging-interval", "3")
+    command = train_command(words, tmp_path, *flags, arch=WORDS)
+    result = across("100mbit", command).ok()
+    local = Warm(server, [*command, "--distributed-world-size", "2"], tmp_path).finish().ok()
+    assert len(curve(local)) == 6
+    assert curve(result) == pytest.approx(curve(local), rel=1e-4)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_legacy_ddp_trains_fairseqs_own_model(data, tmp_path):
+    flags = (*SHORT, "--ddp-backend", "legacy_ddp")
+    result = across("1gbit", train_command(data, tmp_path, *flags, arch=TINY_LSTM)).ok()
+    losses = curve(result)
+    assert len(losses) == 6
+    assert losses[6] < losses[1]
