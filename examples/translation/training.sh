@@ -53,7 +53,7 @@ translate() {
     fairseq-generate "$PREPARED/bin" --user-dir "$PLUGIN" --cpu --gen-subset test \
     --source-lang "$SOURCE" --target-lang "$TARGET" \
     --path "$CHECKPOINT" --beam 5 --max-len-a 1.5 --max-len-b 10 --batch-size 64 \
-    --remove-bpe sentencepiece --results-path "$SAVE/output"
+    --required-batch-size-multiple 1 --remove-bpe sentencepiece --results-path "$SAVE/output"
 }
 
 score() {
