@@ -45,6 +45,8 @@ UNIT_OVERHEAD = 48
 """rows whose computation takes as long as what a unit costs beside them (reading the weights and
 adding to their gradients): a rough figure for CPU; see `schedule.chunk_length`"""
 
+SCHEDULES = SYNCHRONOUS, DECOUPLED = "synchronous", "decoupled"
+
 add_option(
     "hybrid_stages", int, 0,
     "workers that share one copy of the LSTM layers (default: all); several such groups, if the "
@@ -59,6 +61,15 @@ add_option(
     "hybrid_chunk", str, "auto",
     "time steps per unit of work: small ones fill the stages sooner, large ones compute faster "
     "(default: chosen for each batch from its shape)",
+)  # fmt: skip
+add_option(
+    "hybrid_schedule", str, "synchronous",
+    "synchronous: the update of data parallelism; decoupled: the LSTM layers' backward pass runs "
+    "together with the next update's forward pass, so their gradients are applied one update late",
+)  # fmt: skip
+add_option(
+    "decoupled_shrink", float, 1.0,
+    "--hybrid-schedule decoupled: multiply late gradients by this",
 )  # fmt: skip
 add_option(
     "hybrid_trace", Optional[str], None,
@@ -107,6 +118,7 @@ def check(cfg: Any) -> None:
     if chunk != "auto" and not (chunk.isdigit() and int(chunk) > 0):
         raise UserError(f"--hybrid-chunk {chunk} is not a number of time steps: give N > 0 or auto")
     _check_precision(cfg, backend)
+    _check_schedule(cfg, backend)
     if cfg.optimization.use_bmuf or dt.zero_sharding != "none":
         flag = "--use-bmuf" if cfg.optimization.use_bmuf else f"--zero-sharding {dt.zero_sharding}"
         raise UserError(f"{flag} does not go with --ddp-backend {backend}: leave one of them out")
@@ -151,6 +163,30 @@ def _check_precision(cfg: Any, backend: str) -> None:
         )
 
 
+def _check_schedule(cfg: Any, backend: str) -> None:
+    dt, common = cfg.distributed_training, cfg.common
+    kind, shrink = str(dt.hybrid_schedule), dt.decoupled_shrink
+    if kind not in SCHEDULES:
+        raise UserError(f"--hybrid-schedule {kind}: give one of {', '.join(SCHEDULES)}")
+    if kind == SYNCHRONOUS:
+        return
+    if not 0 < shrink <= 1:
+        raise UserError(f"--decoupled-shrink {shrink}: give a number above 0 and at most 1")
+    precision = next((f for f in ("amp", "fp16", "bf16") if getattr(common, f)), None)
+    other = (
+        f"--ddp-backend {backend}" if backend != "hybrid"
+        else f"--{precision}" if precision
+        else "--input-feeding" if getattr(cfg.model, "input_feeding", False)
+        else "--criterion sampled_softmax" if cfg.criterion._name == "sampled_softmax"
+        else None
+    )  # fmt: skip
+    if other:
+        raise UserError(
+            f"{other} does not go with --hybrid-schedule {kind}: use --hybrid-schedule "
+            f"{SYNCHRONOUS}, or leave {other.split()[0]} out"
+        )
+
+
 @register_backend(
     "hybrid",
     help="LSTM layers spread over the workers, attention and softmax data-parallel",
@@ -173,13 +209,19 @@ def build(cfg, model, process_group, device, head_on_last) -> nn.Module:
     model = model.to(device)
     if not hasattr(model, "parallel_parts"):  # a criterion with parameters of its own
         return LegacyDistributedDataParallel(model, process_group)
-    return WavefrontParallel(
+    wrapper, more = WavefrontParallel, {}
+    if cfg.hybrid_schedule == DECOUPLED:
+        from fairseq_hybrid.distributed.decoupled import DecoupledParallel  # made of what is here
+
+        wrapper, more = DecoupledParallel, {"shrink": cfg.decoupled_shrink}
+    return wrapper(
         model,
         process_group,
         stages=stages_of(cfg),
         depths=[int(n) for n in cfg.hybrid_layers.split(",")] if cfg.hybrid_layers else None,
         chunk=None if cfg.hybrid_chunk == "auto" else int(cfg.hybrid_chunk),
         head_on_last=head_on_last,
+        **more,
     )
 
 
@@ -286,13 +328,17 @@ class WavefrontParallel(Accumulating, nn.Module):
             whole=self.parts.whole_sentence_layers > 0,
             states_home=not self.stage.decodes,
         )
-        self.ideal = schedule.efficiency(plan, lambda s, unit: self._cost(s, unit, batches))
-        tops = wavefront.run(self.stage, plan, batches, self._before_backward)
+        tops = self._wavefront(plan, batches)
         self.shared.finish_refresh()
         if features_only and not self.stage.decodes:  # everyone looks up words of its own batch
             words = torch.cat([tgt.flatten() for _, tgt in tokens]).to(src_tokens.device)
             self._note_rows(self.parts.target_embedding.weight, words)
         return self._heads(tops, tokens, batches, features_only)
+
+    def _wavefront(self, plan: schedule.Schedule, batches: list[wavefront.Batch]) -> list[Tensor]:
+        """What the heads need of the forward pass; the backward pass starts from that."""
+        self.ideal = schedule.efficiency(plan, lambda s, unit: self._cost(s, unit, batches))
+        return wavefront.run(self.stage, plan, batches, self._before_backward)
 
     def _exchange(self, src: Tensor, tgt: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Source and target words of all batches of the group, on the host."""
@@ -325,11 +371,9 @@ class WavefrontParallel(Accumulating, nn.Module):
             for src, tgt in tokens
         ]
         parts = (ENCODER, DECODER) if self.stage.decodes else (ENCODER,)
-        chunk = self.chunk or schedule.chunk_length(
+        chunk = self.chunk or self._chunk_length(
             steps=sum(p[part].steps for p in packings for part in parts),
             rows=sum(p[part].rows_N.numel() for p in packings for part in parts),
-            stages=self.stage.count,
-            overhead=UNIT_OVERHEAD,
         )
         last = self.stage.count - 1
         batches = []
@@ -351,6 +395,9 @@ class WavefrontParallel(Accumulating, nn.Module):
                 )
             )
         return batches
+
+    def _chunk_length(self, steps: int, rows: int) -> int:
+        return schedule.chunk_length(steps, rows, self.stage.count, UNIT_OVERHEAD)
 
     def _cost(self, stage: int, unit: schedule.Unit, batches: list[wavefront.Batch]) -> float:
         """Layers times rows."""

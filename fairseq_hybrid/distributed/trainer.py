@@ -29,6 +29,7 @@ from fairseq_hybrid.compat import checkpoints
 from fairseq_hybrid.criterions.sampled_softmax import SampledSoftmaxCriterion
 from fairseq_hybrid.distributed.asynchronous import AsyncParallel, Pushing
 from fairseq_hybrid.distributed.averaging import AVERAGE, Apart, AveragingParallel
+from fairseq_hybrid.distributed.decoupled import DecoupledParallel, scale_late
 from fairseq_hybrid.distributed.hybrid import WavefrontParallel
 from fairseq_hybrid.distributed.report import Report
 from fairseq_hybrid.optim import ng_sgd, rows
@@ -105,7 +106,9 @@ class HybridTrainer(Trainer):
         ng_sgd.check(self.cfg)
         super()._build_optimizer()
         if self.spread is not None:
-            self.spread.leave_sums = scale_once(self._optimizer, self.spread)
+            late = isinstance(self.spread, DecoupledParallel)
+            scale = scale_late if late else scale_once
+            self.spread.leave_sums = scale(self._optimizer, self.spread)
         if isinstance(self.criterion, SampledSoftmaxCriterion):
             mix_in(self._optimizer, rows.RowSteps if self.spread else rows.RowUpdates)
         if self.apart is not None:
@@ -150,6 +153,7 @@ class HybridTrainer(Trainer):
 
     def begin_valid_epoch(self, epoch: int) -> None:
         if self.spread is not None:
+            self._drain()
             self.spread.ownership.refresh()
         if self.apart is not None:
             self.apart.drain()
@@ -171,9 +175,24 @@ class HybridTrainer(Trainer):
         if self.apart is not None:
             self._gathered_optim_state = None  # it is in the optimizer
             return self.apart.drain(self.optimizer)
+        if error is None:
+            self._drain()
         self.spread.ownership.refresh(*self._averages())
         if not self.cfg.checkpoint.no_save_optimizer_state:
             self._gathered_optim_state = self.spread.ownership.gather_state(self.optimizer)
+
+    def _drain(self) -> None:
+        """Apply the gradients that would come with the next update (decoupled.py)."""
+        if not isinstance(self.spread, DecoupledParallel):
+            return
+        self.zero_grad()
+        if not self.spread.drain():
+            return
+        norm = self.clip_grad_norm(self.cfg.optimization.clip_norm)
+        if not torch.isfinite(norm):
+            raise FloatingPointError("gradients are Nan/Inf")
+        self.task.optimizer_step(self.optimizer, self.model, self.get_num_updates())
+        self.zero_grad()
 
     def _averages(self) -> list[dict[str, torch.Tensor]]:
         """fairseq's exponential moving averages of the weights, if they are kept."""

@@ -28,6 +28,7 @@ from fairseq_hybrid.distributed.schedule import (
     TOP,
     UP,
     WHOLE,
+    Event,
     Run,
     Schedule,
     Send,
@@ -196,19 +197,28 @@ class Forward:
         return self.buffer(2 * self.stage.depths[stage], sentences)
 
     def run(self) -> list[Tensor]:
-        stage, watch = self.stage, self.stage.watch
-        messages = Messages(stage, self.schedule, self._landing)
-        if stage.first:
-            with watch.span(COMPUTE, "embed"):
+        self.begin()
+        for event in self.schedule.program(self.stage.index):
+            self.do(event)
+        return self.end()
+
+    def begin(self) -> None:
+        self.messages = Messages(self.stage, self.schedule, self._landing)
+        if self.stage.first:
+            with self.stage.watch.span(COMPUTE, "embed"):
                 self._embed()
-        for event in self.schedule.program(stage.index):
-            if isinstance(event, Run):
-                messages.wait(event.unit, UP)
-                with watch.span(COMPUTE, _name(event.unit)):
-                    self._run(event.unit)
-            elif event.source == stage.index:
-                messages.send(self._message(event), event)
-        messages.wait_for_all()
+
+    def do(self, event: Event) -> None:
+        """The next of this worker's events."""
+        if isinstance(event, Run):
+            self.messages.wait(event.unit, UP)
+            with self.stage.watch.span(COMPUTE, _name(event.unit)):
+                self._run(event.unit)
+        elif event.source == self.stage.index:
+            self.messages.send(self._message(event), event)
+
+    def end(self) -> list[Tensor]:
+        self.messages.wait_for_all()
         return self._results()
 
     def _landing(self, event: Send) -> Tensor:
@@ -295,30 +305,41 @@ class Backward:
         self.dinput: dict[tuple[int, str], Tensor] = {}
 
     def run(self, grads: list[Tensor]) -> None:
-        fwd, stage, watch = self.fwd, self.stage, self.stage.watch
+        self.begin(grads)
+        for event in self.schedule.program(self.stage.index):
+            self.do(event)
+        self.end()
+        with self.stage.watch.span(SEND, "drain"):
+            self.stage.lanes.drain()
+
+    def begin(self, grads: list[Tensor]) -> None:
         self._take_home(grads)
         self._make_buffers()
-        reverse = fwd.schedule.reverse()
-        messages = Messages(stage, reverse, self._landing)
-        program = reverse.program(stage.index)
-        sends = [e for e in program if isinstance(e, Send) and e.source == stage.index]
-        for event in sends:
-            if event.kind != UP:  # what comes from the head is there already, and may go ahead
-                messages.send(self._message(event), event)
-        for event in program:
-            if isinstance(event, Run):
-                messages.wait(event.unit, UP, TOP, STATE)
-                with watch.span(COMPUTE, f"back {_name(event.unit)}"):
-                    self._run(event.unit)
-            elif event.source == stage.index and event.kind == UP:
-                messages.send(self._message(event), event)
-        if stage.first:
-            with watch.span(COMPUTE, "back embed"):
-                for part, x in fwd.embedded.items():
+        self.schedule = self.fwd.schedule.reverse()
+        self.messages = Messages(self.stage, self.schedule, self._landing)
+        for event in self.schedule.program(self.stage.index):
+            # What comes from the head is there already, and may go ahead.
+            if isinstance(event, Send) and event.source == self.stage.index and event.kind != UP:
+                self.messages.send(self._message(event), event)
+
+    def do(self, event: Event) -> None:
+        """The next of this worker's events."""
+        if isinstance(event, Run):
+            self.messages.wait(event.unit, UP, TOP, STATE)
+            with self.stage.watch.span(COMPUTE, f"back {_name(event.unit)}"):
+                self._run(event.unit)
+        elif event.source == self.stage.index and event.kind == UP:
+            self.messages.send(self._message(event), event)
+
+    def end(self) -> None:
+        if self.stage.first:
+            with self.stage.watch.span(COMPUTE, "back embed"):
+                for part, x in self.fwd.embedded.items():
                     if x.requires_grad:
-                        x.backward(self.dembedded[part])
-        with watch.span(SEND, "drain"):
-            stage.lanes.drain()
+                        self._embeddings(part, x)
+
+    def _embeddings(self, part: str, x: Tensor) -> None:
+        x.backward(self.dembedded[part])
 
     def _take_home(self, grads: list[Tensor]) -> None:
         """The gradients of the forward pass's results, under the names they have here."""
