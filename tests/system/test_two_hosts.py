@@ -6,6 +6,7 @@ and say why.
 
 from __future__ import annotations
 
+import re
 import subprocess
 
 import pytest
@@ -18,6 +19,16 @@ TORCHRUN = (
     f"{BIN}/torchrun --nnodes 2 --nproc-per-node 1 --node-rank $NODE_RANK"
     ' --master-addr $FIRST_HOST --master-port 29500 "$@"'
 )
+SRUN = """
+export PATH=$TOOLS:$PATH SLURM_NTASKS=4 SLURM_NNODES=2 SLURM_NODEID=$NODE_RANK
+export SLURM_STEP_NODELIST=hosts
+for SLURM_LOCALID in 0 1; do
+  export SLURM_LOCALID SLURM_PROCID=$((2 * NODE_RANK + SLURM_LOCALID))
+  "$@" &
+done
+wait -n && wait -n
+"""
+"""what `srun --nodes 2 --ntasks 4` does on a host"""
 SIZES = ("--encoder-layers", "2", "--encoder-embed-dim", "16", "--encoder-hidden-size", "16")
 HYBRID = ("--arch", "hybrid_lstm", *SIZES, "--dropout", "0")
 WORDS = (
@@ -113,3 +124,21 @@ def test_legacy_ddp_trains_fairseqs_own_model(data, tmp_path):
     losses = curve(result)
     assert len(losses) == 6
     assert losses[6] < losses[1]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_slurm_starts_workers_on_both(data, tmp_path):
+    """Two tasks per host, told by Slurm's variables alone who and where they are."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "scontrol").write_text("#!/bin/sh\necho $FIRST_HOST\necho 10.86.0.2\n")
+    (tools / "scontrol").chmod(0o755)
+    flags = (*SHORT, "--max-update", "2", "--ddp-backend", "hybrid", "--hybrid-stages", "2")
+    flags += ("--distributed-world-size", "4", "--distributed-port", "29500")
+    program, *words = train_command(data, tmp_path, *flags, arch=HYBRID)
+    command = ("bash", "-c", SRUN, "srun", f"{BIN}/{program}", *words)
+    result = run("bash", HOSTS, "100mbit", *command, TOOLS=str(tools)).ok()
+    assert len(curve(result)) == 2
+    ranks = re.findall(r"distributed init \(rank (\d)\)", result.all)
+    assert sorted(set(ranks)) == ["0", "1", "2", "3"]
