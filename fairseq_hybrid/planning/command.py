@@ -26,8 +26,10 @@ from fairseq_hybrid.planning import choose, devices, tables, traces
 from fairseq_hybrid.planning import job as jobs
 from fairseq_hybrid.planning import plan as plans
 from fairseq_hybrid.planning.choose import Prediction
+from fairseq_hybrid.planning.costs import FORWARD
 from fairseq_hybrid.planning.devices import Projected
 from fairseq_hybrid.planning.plan import HYBRID, SINGLE
+from fairseq_hybrid.planning.simulate import Timeline
 from fairseq_hybrid.planning.tables import Table
 from fairseq_hybrid.planning.traces import Trace
 
@@ -144,7 +146,7 @@ def draw(
     shown = chosen if trace is None else like(trace, ranked, args.trace)
     panels = [pictures.Panel(headline(shown), shown.timeline, tables.places(shown))]
     if trace is not None:
-        title = f"measured, {trace.update} of {args.trace}: {timing(trace.timeline)}"
+        title = f"measured, {trace.update} of {Path(args.trace).name}: {timing(trace.timeline)}"
         panels.append(pictures.Panel(title, trace.timeline, tables.places(shown)))
     if args.plot:
         pictures.write(panels, args.plot)
@@ -159,18 +161,26 @@ def headline(shown: Prediction) -> str:
     return f"{how}, {shown.plan}: {timing(shown.timeline)}"
 
 
-def timing(timeline: Any) -> str:
+def timing(timeline: Timeline) -> str:
     return f"{1000 * timeline.seconds:,.0f} ms, {timeline.idle:.0%} waiting"
 
 
 def like(trace: Trace, ranked: Sequence[Prediction], path: str) -> Prediction:
-    """The fastest prediction with the stages that a trace shows."""
+    """The prediction that has the stages of a trace, and chunks about as long as there."""
     workers, stages = trace.timeline.workers, trace.stages
-    for prediction in ranked:
-        plan = prediction.plan
-        if plan.backend == HYBRID and (plan.workers, plan.stages) == (workers, stages):
-            return prediction
-    raise UserError(
-        f"--trace {path} has {workers} workers in {stages} stages, which is not among the "
-        "alternatives: trace the same job"
-    )
+    alike = [
+        p for p in ranked
+        if p.plan.backend == HYBRID and (p.plan.workers, p.plan.stages) == (workers, stages)
+    ]  # fmt: skip
+    if not alike:
+        raise UserError(
+            f"--trace {path} has {workers} workers in {stages} stages, which is not among the "
+            "alternatives: trace the same job"
+        )
+    wanted = units(trace.timeline)
+    return min(alike, key=lambda prediction: abs(units(prediction.timeline) - wanted))
+
+
+def units(timeline: Timeline) -> int:
+    """Of the forward wavefront, on the lowest stage."""
+    return sum((span.worker, span.kind) == (0, FORWARD) for span in timeline.spans)

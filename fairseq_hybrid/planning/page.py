@@ -14,12 +14,12 @@ from fairseq_hybrid.planning.plan import MODEL_PARALLEL
 from fairseq_hybrid.planning.tables import Table
 
 STYLE = """
-body { font: 15px/1.5 sans-serif; color: #222; max-width: 1150px; margin: 2em auto; padding: 0 1em }
+body { font: 15px/1.5 sans-serif; color: #222; max-width: 1250px; margin: 2em auto; padding: 0 1em }
 h1 { font-size: 1.5em } h2 { font-size: 1.15em; margin-top: 2em }
 svg { width: 100%; height: auto }
 .wide { overflow-x: auto }
 table { border-collapse: collapse; font-size: 13px }
-th, td { padding: .3em .8em; border-bottom: 1px solid #ddd; text-align: right; vertical-align: top }
+th, td { padding: .3em .8em; border-bottom: 1px solid #ddd; text-align: right; white-space: nowrap }
 th:first-child, td:first-child { text-align: left }
 tr.chosen { background: #e5f3ee; font-weight: bold }
 .stages { display: flex; flex-wrap: wrap; gap: 1em }
@@ -41,12 +41,13 @@ def write(
     speed = f"{1000 * chosen.seconds:,.1f} ms per update, {chosen.words_per_second:,.0f}"
     body = [
         f"<h1>{escape(title)}</h1>",
-        f"<p>{how}: {speed} target words per second, {chosen.idle:.0%} of the time waiting.</p>",
-        "<h2>Timeline of an update</h2>",
+        f"<p>{how}, on average: {speed} target words per second, {chosen.idle:.0%} of the time "
+        "waiting.</p>",
+        "<h2>Timeline of one update</h2>",
         pictures.svg(panels),
         "<h2>Partition</h2>",
         partition(chosen),
-        f"<p>What each worker does in an update ({how}):</p>",
+        f"<p>What each worker does in one update ({how}):</p>",
         table(tables.workers(chosen)),
         f"<h2>Alternatives ({how})</h2>",
         table(tables.alternatives(ranked), str(chosen.plan)),
@@ -91,9 +92,10 @@ def contents(chosen: Prediction, stage: int, layers: str) -> list[str]:
     """What a stage computes."""
     plan, whole_decoder = chosen.plan, chosen.model.feeding
     lines = ["embeddings"] if stage == 0 else []
-    lines.append(f"encoder layers {layers}")
+    what = "layers" if "," in layers else "layer"
+    lines.append(f"encoder {what} {layers}")
     if not whole_decoder:
-        lines.append(f"decoder layers {layers}")
+        lines.append(f"decoder {what} {layers}")
     head = "attention, softmax, loss" if not whole_decoder else "decoder, softmax, loss"
     if plan.backend != MODEL_PARALLEL:
         lines.append(f"{head} of its own batch")

@@ -28,10 +28,12 @@ KINDS = {
     OTHER: ("#8c8c8c", "other"),
     WAIT: ("#ececec", "waiting"),
 }
-WIDTH, ROW, PANEL, LEGEND = 11.0, 0.55, 1.15, 0.8
+WIDTH, ROW, PANEL, LEGEND = 11.0, 0.55, 1.25, 0.8
 """inches: of the picture; of a worker; of what a panel has beside its workers; of the legend"""
-BAR = 0.8
-"""share of a row that is filled"""
+BAR, MARGIN = 0.8, 1.005
+"""share of a row that is filled; of the time that is shown"""
+EDGE, MANY = 0.3, 100
+"""points between two things a worker does; how many of these are too many for that"""
 
 
 class Panel(NamedTuple):
@@ -59,8 +61,7 @@ def figure(panels: Sequence[Panel]) -> Figure:
     )
     for axes, panel in zip(grid[:, 0], panels):
         _draw(axes, panel)
-    grid[-1, 0].set_xlim(0, 1000 * max(panel.timeline.seconds for panel in panels))
-    grid[-1, 0].set_xlabel("ms since the update began")
+    grid[-1, 0].set_xlim(0, MARGIN * 1000 * max(panel.timeline.seconds for panel in panels))
     seen = {span.kind for panel in panels for span in panel.timeline.spans}
     patches = [Patch(facecolor=c, label=text) for kind, (c, text) in KINDS.items() if kind in seen]
     result.legend(handles=patches, loc="outside lower center", ncols=4, frameon=False)
@@ -69,6 +70,7 @@ def figure(panels: Sequence[Panel]) -> Figure:
 
 def _draw(axes, panel: Panel) -> None:
     timeline = panel.timeline
+    edge = EDGE if len(timeline.spans) < MANY * timeline.workers else 0.0
     for kind, (colour, _) in KINDS.items():
         for worker in range(timeline.workers):
             bars = [
@@ -82,12 +84,13 @@ def _draw(axes, panel: Panel) -> None:
                     (worker - BAR / 2, BAR),
                     facecolor=colour,
                     edgecolor="white",
-                    linewidth=0.3,
+                    linewidth=edge,
                 )
     axes.axvline(1000 * timeline.seconds, color="black", linewidth=0.8)
     axes.set_ylim(-0.6, timeline.workers - 0.4)  # stage 0 at the bottom, as layers are stacked
     axes.set_yticks(range(timeline.workers), panel.labels)
     axes.tick_params(axis="y", length=0)
     axes.tick_params(axis="x", labelbottom=True)
+    axes.set_xlabel("ms since the update began")
     axes.set_title(panel.title, loc="left", fontsize="medium")
     axes.spines[["top", "right", "left"]].set_visible(False)
