@@ -19,6 +19,7 @@ and the systems, each a set of processes, started once and stopped while others 
     legacy_ddp        2 workers, a thread each, --ddp-backend legacy_ddp
     model_parallel    2 workers, a thread each, --ddp-backend model_parallel
     hybrid            2 workers, a thread each, --ddp-backend hybrid
+    decoupled         the same with --hybrid-schedule decoupled: not the same update as the others
 
 What is timed is `HybridTrainer.train_step`, built from a parsed fairseq-train command line: what a
 user gets, but for reading the data, which is in memory. In each round every system goes through the
@@ -60,8 +61,11 @@ SYSTEMS = {
     "legacy_ddp": System("{n} workers, legacy_ddp", "legacy_ddp"),
     "model_parallel": System("{n} workers, model_parallel", "model_parallel"),
     "hybrid": System("{n} workers, hybrid", "hybrid"),
+    "decoupled": System(
+        "{n} workers, hybrid, decoupled", "hybrid", ("--hybrid-schedule", "decoupled")
+    ),
 }
-WAVEFRONT = ("model_parallel", "hybrid")
+WAVEFRONT = ("model_parallel", "hybrid", "decoupled")
 BASELINE, DATA_PARALLEL = "single", "legacy_ddp"
 
 
@@ -223,7 +227,7 @@ def parse() -> argparse.Namespace:
     add = parser.add_argument
     add("--workload", choices=("fixed", "multi30k", "both"), default="both")
     crew.add_options(parser, SYSTEMS, rounds=7, updates=4)
-    add("--chunk", default="auto", help="--hybrid-chunk of hybrid and model_parallel")
+    add("--chunk", default="auto", help="--hybrid-chunk of hybrid, decoupled and model_parallel")
     add("--layers", type=int, default=4, help="of the encoder, and as many of the decoder")
     add("--hidden", type=int, default=512, help="embedding and hidden size")
     add("--vocab", type=int, default=16000)
