@@ -54,13 +54,8 @@ set_up 10.86.0.2 there
 export FIRST_HOST=10.86.0.1
 export GLOO_SOCKET_IFNAME=wire NCCL_SOCKET_IFNAME=wire TP_SOCKET_IFNAME=wire
 NODE_RANK=1 there "$@" >&2 &
-second=$!
 NODE_RANK=0 "$@" &
-first=$!
-# The first that ends decides: a host whose peer has failed could wait for it for long.
-wait -n -p ended "$first" "$second" && status=0 || status=$?
-if [ "$status" -eq 0 ]; then
-  [ "$ended" = "$first" ] && left=$second || left=$first
-  wait "$left" || status=$?
-fi
+# Both have to end well. The first that does not decides: the other could wait for it for long.
+status=0
+{ wait -n && wait -n; } || status=$?
 exit "$status"
