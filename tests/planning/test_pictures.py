@@ -11,7 +11,7 @@ from matplotlib.image import imread
 from tiny_jobs import Flat, job
 
 from fairseq_hybrid.compat.messages import UserError
-from fairseq_hybrid.planning import choose, page, pictures, tables, traces
+from fairseq_hybrid.planning import choose, command, page, pictures, tables, traces
 from fairseq_hybrid.planning.costs import BACKWARD, FORWARD, HEAD, UPDATE
 from fairseq_hybrid.planning.plan import HYBRID
 from fairseq_hybrid.planning.simulate import WAIT
@@ -86,6 +86,19 @@ def test_what_is_no_trace_is_one_line(tmp_path, content):
         traces.read(str(path))
     with pytest.raises(UserError, match="--trace missing: no such file"):
         traces.read("missing")
+
+
+def test_a_trace_stands_beside_the_prediction_of_its_stages_and_chunks(ranked):
+    for stages, chunk in ((2, 2), (4, 4), (2, 8)):
+        wanted = next(
+            p for p in ranked
+            if p.plan.backend == HYBRID and (p.plan.stages, p.plan.chunk) == (stages, chunk)
+        )  # fmt: skip
+        found = command.like(traces.Trace(wanted.timeline, stages, "update 7"), ranked, "t.json")
+        assert found is wanted
+    other = traces.Trace(ranked[0].timeline, 3, "update 7")
+    with pytest.raises(UserError, match=r"--trace t\.json has 4 workers in 3 stages, which is not"):
+        command.like(other, ranked, "t.json")
 
 
 def test_the_picture_says_what_it_shows(panels, tmp_path):

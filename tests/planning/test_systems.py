@@ -96,6 +96,18 @@ def test_bytes_are_those_of_states_and_shared_parameters():
     assert sum(prediction.sent) == 2 * (up + home) + 2 * shared
 
 
+def test_units_batches_and_messages_cost_something_beside_their_work():
+    rounds = 2 * UNITS + 1
+    plain = rounds * 6 + 5
+    assert seconds(HYBRID, 2, (2, 2), flat(unit=lambda: 0.5)) == pytest.approx(plain + rounds)
+    assert seconds(HYBRID, 2, (2, 2), flat(prepare=lambda: 7)) == pytest.approx(plain + 2 * 7)
+    # Sending and receiving keep both workers from computing, all the time that it takes.
+    costs = flat(message=lambda size: size / 1e4)
+    assert seconds(HYBRID, 2, (2, 2), costs) > plain + 2 * 2 * UNITS * 3 * CHUNK * 6 * 4 / 1e4
+    for alone in (flat(unit=lambda: 9), flat(prepare=lambda: 9), costs):
+        assert seconds(DATA_PARALLEL, 2, (4,), alone) == UNITS * 4 * 3 + 5
+
+
 def test_updates_cost_what_a_worker_owns():
     work, costs = job(2, STEPS), flat(number_seconds=1.0)
     owned = work.model.shares((2, 2), head_on_last=False).owned
