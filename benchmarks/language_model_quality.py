@@ -72,7 +72,7 @@ def plot(rows: list[dict], path: Path) -> None:
         points = [(c["train_seconds"] / 60, c["valid_ppl"]) for c in r["curve"]]
         axes.plot(*zip(*points), marker="o", label=r["run"])
     axes.set(xscale="log", xlabel="minutes of training", ylabel="validation perplexity")
-    axes.set_title("a sixth of WikiText-2, 2 LSTM layers of 128")
+    axes.set_title("a sixth of WikiText-2, an LSTM layer of 128")
     axes.grid(alpha=0.3)
     axes.legend()
     figure.savefig(path, dpi=120)

@@ -94,7 +94,7 @@ fi
 seconds=$(($(date +%s) - started))
 
 say "4/4  fairseq-eval-lm: perplexity by full softmax, the state carried through the whole text"
-for subset in valid test; do
+for subset in ${SUBSETS:-valid test}; do
   echo "  $subset"
   logged "$SAVE/$subset.log" 'Perplexity' \
     fairseq-eval-lm "$PREPARED" --user-dir "$PLUGIN" --cpu --gen-subset "$subset" \
