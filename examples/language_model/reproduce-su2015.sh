@@ -44,7 +44,10 @@ export MODEL=$NETWORK
 AVERAGED="--averaging-interval $INTERVAL"
 START=$OUT/pretrained/pretrained.pt
 
+PRETRAINED=
 pretrain() {
+  [ -z "$PRETRAINED" ] || return 0
+  PRETRAINED=1
   [ ! -e "$START" ] || return 0
   [ -n "$DRY" ] || [ -e "$OUT/data/done" ] ||
     stop "RUNS=\"$RUNS\" begins with pretraining, for which another run prepares the text: put sgd first"
