@@ -10,7 +10,7 @@ WORKERS=${WORKERS:-1}
 BACKEND=${BACKEND:-hybrid}
 AVERAGE=${AVERAGE:-1}
 MODEL=${MODEL:-"--arch hybrid_lstm --encoder-embed-dim 256 --encoder-hidden-size 256
-  --encoder-layers 2 --share-all-embeddings --dropout 0.3"}
+  --encoder-layers 2 --encoder-bidirectional-first --share-all-embeddings --dropout 0.3"}
 TOKENS=${TOKENS:-800}
 TRAINING=${TRAINING:-"--optimizer adam --lr 0.002 --clip-norm 1.0 --lr-scheduler fixed
   --force-anneal 8 --lr-shrink 0.3 --max-epoch 30 --patience 1
