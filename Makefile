@@ -8,12 +8,12 @@ VENV   := .venv
 READY  := $(VENV)/.ready
 BIN    := $(VENV)/bin
 
-.PHONY: setup test test-long quickstart lint format clean
+.PHONY: setup test test-long quickstart bench lint format clean
 .DEFAULT_GOAL := help
 
 help:
 	@sed -n '1,4p' Makefile | cut -c3-
-	@echo "also: make lint, make format, make test-long (kill-and-resume series, slow system tests), make clean"
+	@echo "also: make lint, make format, make test-long (kill-and-resume series, slow system tests), make bench (45 min), make clean"
 
 setup: $(READY)
 
@@ -38,6 +38,9 @@ test-long: $(READY)
 
 quickstart: $(READY)
 	@bash examples/translation/quickstart.sh
+
+bench: $(READY)
+	@bash benchmarks/run.sh
 
 lint: $(READY)
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# All speed benchmarks, one after the other, and the tables of README.md and docs/ made from them.
+#
+#   MULTI30K=folder WIKITEXT2=folder bash benchmarks/run.sh              or: make bench; about 45 minutes
+#   ... bash benchmarks/run.sh translation_parallel language_model       some of them
+#
+# The machine must do nothing else meanwhile. MULTI30K has {train,valid,test2016}.{de,en}, WIKITEXT2
+# wiki.{train,valid,test}.tokens. What trains for hours (quality) has scripts of its own, which write to the
+# same folder: translation_quality.sh, parallel_quality.sh, language_model_quality.sh,
+# averaging_quality.sh. translation_1gbit needs root.
+set -euo pipefail
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$ROOT"
+PYTHON=python
+[ ! -x .venv/bin/python ] || PYTHON=.venv/bin/python
+export OMP_NUM_THREADS=1
+RESULTS=benchmarks/results
+ALL=(translation_single translation_parallel translation_parallel_multi30k translation_1gbit language_model
+  averaging planning)
+ROUNDS=(--rounds 3 --updates 3 --warmup 2)
+
+need() { # VARIABLE
+  [ -d "${!1:-}" ] || { echo "run.sh: $1=${!1:-} is not a folder: say where the text is" >&2; exit 2; }
+}
+
+measure() {
+  local parallel=benchmarks/translation_parallel.py json=$RESULTS/$1.json
+  case $1 in
+    translation_single) need MULTI30K; $PYTHON benchmarks/translation_single.py --data "$MULTI30K" --json "$json" ;;
+    translation_parallel) $PYTHON $parallel --workload fixed "${ROUNDS[@]}" --json "$json" ;;
+    translation_parallel_multi30k)
+      need MULTI30K
+      $PYTHON $parallel --workload multi30k --multi30k "$MULTI30K" "${ROUNDS[@]}" \
+        --systems single legacy_ddp hybrid decoupled --json "$json" ;;
+    translation_1gbit)
+      bash benchmarks/slow_link.sh 1gbit --workload fixed "${ROUNDS[@]}" \
+        --systems single legacy_ddp hybrid decoupled --json "$json" ;;
+    language_model) need WIKITEXT2; $PYTHON benchmarks/language_model.py --wikitext2 "$WIKITEXT2" --rounds 3 --updates 3 --json "$json" ;;
+    averaging) need WIKITEXT2; $PYTHON benchmarks/averaging.py --wikitext2 "$WIKITEXT2" --rounds 3 --json "$json" ;;
+    planning) $PYTHON benchmarks/planning.py --json "$json" ;;
+    *) echo "run.sh: no benchmark $1: there are ${ALL[*]}" >&2; exit 2 ;;
+  esac
+}
+
+[ $# -gt 0 ] || set -- "${ALL[@]}"
+for name in "$@"; do
+  echo "== $name"
+  measure "$name"
+done
+$PYTHON benchmarks/tables.py
