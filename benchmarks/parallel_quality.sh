@@ -16,8 +16,8 @@ SYSTEMS=(single legacy_ddp hybrid decoupled)
 RECIPE=$ROOT/examples/translation/multi30k.sh
 export MODEL="--arch hybrid_lstm --encoder-embed-dim 128 --encoder-hidden-size 128 --encoder-layers 2
   --share-all-embeddings --dropout 0.2"
-export TRAINING="--optimizer adam --lr 0.003 --clip-norm 1.0 --lr-scheduler fixed --force-anneal 5
-  --lr-shrink 0.3 --max-epoch 7 --criterion label_smoothed_cross_entropy --label-smoothing 0.1"
+export TRAINING="--optimizer adam --lr 0.003 --clip-norm 1.0 --lr-scheduler fixed --force-anneal 4
+  --lr-shrink 0.3 --max-epoch 5 --criterion label_smoothed_cross_entropy --label-smoothing 0.1"
 
 train() { # NAME SEED
   local TIMEFORMAT='%R %U %S'
