@@ -18,7 +18,8 @@
 #   data            --ddp-backend legacy_ddp, full softmax                (nor this)
 #
 # STREAMS=32 texts are read side by side, by all workers together: the batch of an update, or with
-# async of as many updates as there are workers. Perplexities are by full softmax over all words.
+# async of as many updates as there are workers; the table counts those of worker 0. Perplexities are
+# by full softmax over all words.
 # Settings: OUT=folder, WORKERS=2, EPOCHS, SEED=1, LENGTH, MODEL, OPTIMIZER, EXTRA as in wikitext2.sh.
 # The paper's own text and sizes are not known to us. On CPUs only: not run on a GPU.
 set -euo pipefail
