@@ -181,9 +181,11 @@ def _check_schedule(cfg: Any, backend: str) -> None:
         else None
     )  # fmt: skip
     if other:
+        flag, _, value = other.partition(" ")
+        way_out = f"another {flag}" if value else f"leave {flag} out"
         raise UserError(
             f"{other} does not go with --hybrid-schedule {kind}: use --hybrid-schedule "
-            f"{SYNCHRONOUS}, or leave {other.split()[0]} out"
+            f"{SYNCHRONOUS}, or {way_out}"
         )
 
 

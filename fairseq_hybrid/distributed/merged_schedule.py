@@ -7,8 +7,8 @@ stage begins with backward units, and nobody waits. With two stages, batches a a
 and one decoder chunk each, backward units (twice as long) in brackets, H the head:
 
     time →
-    stage 1  [ B ]a A b B [ b ][ A ][ a ]HHHHHHHHHHHH
-    stage 0  a A b B [ B ]HHHHHHHHHHHH[ b ][ A ][ a ]        (a, b: encoder, A, B: decoder)
+    stage 1  [B ]a A b B [b ][A ][a ]HHHHHHHHHHHH
+    stage 0  a A b B [B ]HHHHHHHHHHHH[b ][A ][a ]        (a, b: encoder, A, B: decoder)
 
 Merging only has to choose, at each stage, what comes next. Here a clock runs over estimated costs:
 a stage that is free takes what it could begin earliest, and if it could begin several things the
