@@ -85,9 +85,9 @@ def main(out: str, results: str) -> None:
         sys.exit(f"{out}: no finished run")
     record = {"environment": common.environment(), "runs": rows}
     Path(results, "language_model_quality.json").write_text(json.dumps(record, indent=2) + "\n")
-    full = [r["test_ppl"] for r in rows if r["run"] == "full"]
-    table(rows, sum(full) / len(full) if full else None)
-    curves = [r for r in rows if r["run"] in ("full", "sampled")]
+    full = [r["test_ppl"] for r in rows if r["run"].startswith("full")]
+    table(rows, min(full) if full else None)
+    curves = [r for r in rows if r["run"] in ("full", "full-slow", "sampled")]
     if curves:
         plot(curves, Path(results, "language_model_quality.png"))
 

@@ -163,14 +163,14 @@ LANGUAGE_COLUMNS = {
 def language_model_quality() -> str:
     file = "language_model_quality.json"
     result = json.loads((RESULTS / file).read_text())
-    full = [r["test_ppl"] for r in result["runs"] if r["run"] == "full"]
+    full = min(r["test_ppl"] for r in result["runs"] if r["run"].startswith("full"))
     rows = [
         [
             f"`{r['run']}`",
             str(r["workers"]),
             f"`{r['criterion']}`" + (f" under `{r['backend']}`" if r["workers"] > 1 else ""),
             f"{r['test_ppl']:.1f}",
-            f"{r['test_ppl'] * len(full) / sum(full) - 1:+.1%}" if full else NONE,
+            f"{r['test_ppl'] / full - 1:+.1%}",
             f"{r['cpu_minutes']:.1f}",
             f"{r['mb_sent_per_update']:.1f}" if r["workers"] > 1 else NONE,
         ]

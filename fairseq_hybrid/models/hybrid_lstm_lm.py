@@ -21,6 +21,7 @@ d output embedding, V vocabulary.
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from fairseq.models import (
     FairseqIncrementalDecoder,
@@ -36,6 +37,8 @@ from fairseq_hybrid.models.allocator import keep_large_buffers
 from fairseq_hybrid.models.locked_lstm import LockedDropout, LockedLSTM, State, WordDropout
 
 MAX_POSITIONS = 100_000
+SPECIAL_SHARE = 0.01
+"""of a text that ends of sentences, and unknown words, are taken to be before training"""
 
 
 @register_model("hybrid_lstm_lm")
@@ -116,7 +119,7 @@ class HybridLSTMLanguageDecoder(FairseqIncrementalDecoder):
                     nn.init.uniform_(self.embed_tokens.weight.new_empty(words, width), -0.1, 0.1)
                 )
             # A column, so that its gradient can be sparse by rows like the weight's.
-            self.output_bias = nn.Parameter(self.output_weight.new_zeros(words, 1))
+            self.output_bias = nn.Parameter(log_frequencies(target_dictionary).unsqueeze(1))
         self._carried: dict[bool, list[State]] = {}  # by self.training
 
     def forward(self, prev_output_tokens, features_only=False, **kwargs):
@@ -195,6 +198,21 @@ def _to_entries(states: list[State]) -> dict:
     """As fairseq keeps incremental states: a dictionary."""
     h, c = zip(*states)
     return {"h": h, "c": c}
+
+
+def log_frequencies(dictionary) -> Tensor:
+    """What a model knows of the words before it has read any: the output bias starts from it.
+
+    Else most of an epoch is spent on learning it, and with a sample, in which a rare word seldom
+    is, a multiple of that. Zeros if the dictionary has no counts (all are the same). fairseq has
+    none for ends of sentences and unknown words, so these are given one.
+    """
+    counts = torch.tensor(dictionary.count, dtype=torch.float64).clamp(min=1)
+    words = counts[dictionary.nspecial :]
+    if len(words) == 0 or words.min() == words.max():
+        return torch.zeros(len(counts))
+    counts[[dictionary.eos(), dictionary.unk()]] = SPECIAL_SHARE * words.sum()
+    return (counts / counts.sum()).log().float()
 
 
 @register_model_architecture("hybrid_lstm_lm", "hybrid_lstm_lm")

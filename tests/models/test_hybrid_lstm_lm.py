@@ -1,18 +1,20 @@
 """`hybrid_lstm_lm` against a plain reference, in pieces and as a whole."""
 
 import copy
+import math
 from argparse import Namespace
 
 import pytest
 import torch
 from fairseq.criterions.adaptive_loss import AdaptiveLoss
 from fairseq.criterions.cross_entropy import CrossEntropyCriterion
+from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from fairseq.sequence_generator import SequenceGenerator
 from hybrid_lstm_reference import TinyTask, batch, cell, dictionary
 from torch import nn
 
-from fairseq_hybrid.models.hybrid_lstm_lm import HybridLSTMLanguageModel
+from fairseq_hybrid.models.hybrid_lstm_lm import HybridLSTMLanguageModel, log_frequencies
 from fairseq_hybrid.models.locked_lstm import LockedDropout, WordDropout
 
 VARIANTS = {
@@ -467,3 +469,17 @@ def test_architectures(arch, sizes, dropouts):
     given = Namespace(decoder_embed_dim=64, share_decoder_input_output_embed=True, dropout=0.3)
     ARCH_CONFIG_REGISTRY[arch](given)
     assert (given.decoder_out_embed_dim, given.decoder_dropout_out) == (64, 0.3)
+
+
+def test_the_output_bias_starts_from_the_words_frequencies():
+    words = Dictionary()
+    for word, count in (("the", 60), ("a", 30), ("rare", 10)):
+        words.add_symbol(word, n=count)
+    bias = log_frequencies(words)
+    assert bias[words.index("the")] - bias[words.index("rare")] == pytest.approx(math.log(6))
+    assert bias.exp().sum().item() == pytest.approx(1)
+    assert bias[words.eos()] - bias[words.index("the")] == pytest.approx(math.log(0.01 * 100 / 60))
+    no_counts = Dictionary()
+    for word in ("the", "a"):
+        no_counts.add_symbol(word)
+    assert log_frequencies(no_counts).count_nonzero() == 0
