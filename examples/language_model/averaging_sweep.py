@@ -127,6 +127,8 @@ def train(runs: list[Run]) -> None:
     import fairseq_cli.train  # noqa: F401  (once, for all that are forked from here)
 
     for number, run in enumerate(left, 1):
+        if (run.folder / "finished").exists():
+            continue  # by another sweep
         run.folder.mkdir(parents=True, exist_ok=True)
         began, cpu = time.monotonic(), processor_time()
         code = call(run.command(), run.folder / "train.log")
