@@ -103,6 +103,8 @@ class AveragingParallel(Accumulating, nn.Module):
         """number of the update that is being made"""
         self.apart = False
         """whether updates have been made since the last meeting"""
+        self.states_apart = False
+        """whether the optimizers' states differ: a meeting may keep them"""
         self.bytes_sent = 0
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -128,26 +130,21 @@ class AveragingParallel(Accumulating, nn.Module):
 
     def after_update(self, optimizer: Any) -> None:
         """Meet, if it is time."""
-        self.apart = self.update > self.warmup
+        self.apart = self.states_apart = self.update > self.warmup
         if self.together:
             self.meet(optimizer, self.state)
 
     def meet(self, optimizer: Any, state: str) -> None:
         """Replace all copies by their mean."""
-        if not self.apart:
-            return
-        self._average([p.detach() for p in self.module.parameters() if p.requires_grad])
-        inner = optimizer.optimizer
-        if state == AVERAGE:
-            self._average(list(state_tensors(inner)))
-        elif state == RESET:
-            for values in inner.state.values():
-                for value in values.values():
-                    if torch.is_tensor(value):
-                        value.zero_()
-                if "step" in values and not torch.is_tensor(values["step"]):
-                    values["step"] = 0
-        self.apart = False
+        if self.apart:
+            self._average([p.detach() for p in self.module.parameters() if p.requires_grad])
+            self.apart = False
+        if self.states_apart and state != KEEP:
+            if state == AVERAGE:
+                self._average(list(state_tensors(optimizer.optimizer)))
+            else:
+                reset(optimizer.optimizer)
+            self.states_apart = False
 
     @torch.no_grad()
     def _average(self, tensors: list[Tensor]) -> None:
@@ -159,6 +156,16 @@ class AveragingParallel(Accumulating, nn.Module):
         flat /= self.world
         for tensor, mean in zip(tensors, flat.split([t.numel() for t in tensors])):
             tensor.copy_(mean.view_as(tensor))
+
+
+def reset(optimizer: torch.optim.Optimizer) -> None:
+    """As if no update had been made."""
+    for values in optimizer.state.values():
+        for value in values.values():
+            if torch.is_tensor(value):
+                value.zero_()
+        if "step" in values and not torch.is_tensor(values["step"]):
+            values["step"] = 0
 
 
 def state_tensors(optimizer: torch.optim.Optimizer) -> Iterable[Tensor]:

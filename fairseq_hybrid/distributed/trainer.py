@@ -20,7 +20,7 @@ import sys
 from typing import Any
 
 import torch
-from fairseq import optim
+from fairseq import optim, utils
 from fairseq.logging import metrics
 from fairseq.optim import AMPOptimizer, FairseqOptimizer
 from fairseq.trainer import Trainer
@@ -36,6 +36,9 @@ from fairseq_hybrid.optim import ng_sgd, rows
 from fairseq_hybrid.optim.mixins import mix_in
 
 logger = logging.getLogger(__name__)
+
+SEED_STEP = 1_000_003
+"""between the seeds of two workers: more than there are updates"""
 
 
 class HybridTrainer(Trainer):
@@ -150,6 +153,14 @@ class HybridTrainer(Trainer):
         if dummy:
             sample = {**sample, "ntokens": 0, "nsentences": 0, "target": sample["target"][:0]}
         return sample, False
+
+    def _set_seed(self) -> None:
+        """All workers have one seed, as fairseq gives it. Where they hold layers of one model it must
+        not be so: their dropouts would leave out the same units of the same words."""
+        super()._set_seed()
+        if self.spread is not None:
+            rank = self.data_parallel_rank
+            utils.set_torch_seed(self.cfg.common.seed + self.get_num_updates() + SEED_STEP * rank)
 
     def begin_valid_epoch(self, epoch: int) -> None:
         if self.spread is not None:

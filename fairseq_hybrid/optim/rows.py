@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from fairseq_hybrid.compat.messages import UserError
 
-NAMES = ("adam", "sgd", "adagrad")
+NAMES = ("adam", "sgd", "adagrad", "ng_sgd")
 
 
 def take(weight: nn.Parameter, rows: Tensor, by_rows: bool) -> Tensor:

@@ -91,11 +91,15 @@ def test_every_update_with_sgd_is_one_worker_on_the_joined_batch(job, tmp_path):
     assert [update for update, mb in sent.items() if mb > 0] == [5, 10]
 
 
-@pytest.mark.parametrize("state", ["keep", pytest.param("average", marks=LONG)])
-def test_resumes_exactly_within_an_interval(job, tmp_path, state):
-    """Saved after update 7, two updates after a meeting. (In a task without carried states, which
-    a resume forgets.)"""
-    more = ("--averaging-interval", "5", "--averaging-state", state, "--save-interval-updates", "7")
+@pytest.mark.parametrize(
+    ("state", "interval"),
+    [("keep", 5), pytest.param("keep", 7, marks=LONG), pytest.param("average", 5, marks=LONG)],
+)
+def test_resumes_exactly_within_an_interval_and_at_its_end(job, tmp_path, state, interval):
+    """Saved after update 7, two updates after a meeting, or right after it. (In a task without
+    carried states, which a resume forgets.)"""
+    more = ("--averaging-interval", interval, "--averaging-state", state)
+    more += ("--save-interval-updates", "7")
     more += ("--disable-validation", "--task", "language_modeling", "--sample-break-mode", "none")
     straight = job(tmp_path / "straight", 2, *more, "--max-update", "13")
     job(tmp_path / "stopped", 2, *more, "--max-update", "7")
