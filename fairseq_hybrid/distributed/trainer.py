@@ -155,8 +155,8 @@ class HybridTrainer(Trainer):
         return sample, False
 
     def _set_seed(self) -> None:
-        """All workers have one seed, as fairseq gives it. Where they hold layers of one model it must
-        not be so: their dropouts would leave out the same units of the same words."""
+        """fairseq gives all workers one seed. Where they hold layers of one model that must not be:
+        their dropouts would leave out the same units of the same words."""
         super()._set_seed()
         if self.spread is not None:
             rank = self.data_parallel_rank
