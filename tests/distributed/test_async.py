@@ -79,22 +79,28 @@ def test_a_failed_server_fails_those_who_ask():
     ids=["dense", "rows"],
 )
 def test_learns_saves_and_goes_on(server, words, tmp_path, more):
-    command = train_command(words, tmp_path, *JOB, *more, "--max-update", "60", arch=LM)
+    command = train_command(
+        words, tmp_path, *JOB, *more, "--max-update", "200", "--lr", "0.01", arch=LM
+    )
     first = Warm(server, command, tmp_path).finish().ok()
     losses = list(curve(first).values())
-    assert len(losses) == 60
-    assert sum(losses[-5:]) / 5 < losses[0] - 1
+    assert len(losses) == 200
+    # The model begins with the words' frequencies, so what it learns is more than that.
+    begun = sum(losses[:10]) / 10
+    assert sum(losses[-10:]) / 10 < begun - 0.15
     saved = torch.load(tmp_path / "checkpoint_last.pt", weights_only=False)
     steps = {state["step"] for state in saved["last_optimizer_state"]["state"].values()}
-    assert steps == {120}  # the server's: 60 of each worker
-    command = train_command(words, tmp_path, *JOB, *more, "--max-update", "80", arch=LM)
+    assert steps == {400}  # the server's: 200 of each worker
+    command = train_command(
+        words, tmp_path, *JOB, *more, "--max-update", "220", "--lr", "0.01", arch=LM
+    )
     second = Warm(server, command, tmp_path).finish().ok()
     went_on = list(curve(second).values())
     assert len(went_on) == 20
-    assert sum(went_on[:5]) / 5 < losses[0] - 1
+    assert sum(went_on[:10]) / 10 < begun - 0.15
     saved = torch.load(tmp_path / "checkpoint_last.pt", weights_only=False)
     steps = {state["step"] for state in saved["last_optimizer_state"]["state"].values()}
-    assert steps == {160}
+    assert steps == {440}
 
 
 def test_sampled_rows_are_less_than_everything(server, words, tmp_path):
