@@ -186,6 +186,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "translation_quality": translation_quality,
     "translation_parallel": parallel("translation_parallel.json", "fixed"),
     "translation_parallel_multi30k": parallel("translation_parallel_multi30k.json", "multi30k"),
+    "translation_decoupled": parallel("translation_decoupled.json", "fixed"),
     "translation_1gbit": parallel(
         "translation_1gbit.json", "fixed", "bash benchmarks/slow_link.sh 1gbit"
     ),
