@@ -22,7 +22,8 @@ ENTRIES = {
     "launch": launch.install,  # worker start on CPU, torchrun, dying workers, one-line errors
     "gather": collectives.install_gather,  # all_gather_list without CUDA buffers
     "ddp": collectives.install_ddp,  # torch's DistributedDataParallel on CPU
-    "numpy": data.install,  # language models' data sets on numpy 2
+    "numpy": data.install_numpy,  # language models' data sets on numpy 2
+    "batches": data.install_batches,  # the last few sentences of a data set, which fairseq drops
     "loading": checkpoints.install_loading,  # weights_only with fairseq's classes allow-listed
     "saving": checkpoints.install_saving,  # files appear under their name only when complete
 }
