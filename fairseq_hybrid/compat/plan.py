@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import glob
 import os
+import subprocess
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,11 +89,54 @@ def plan_gpus(dt: Any) -> Plan:
     )
 
 
+def slurm_tasks() -> int:
+    """How many tasks ``srun`` started, of which this is one; a batch script is not one of many."""
+    if "SLURM_STEP_NODELIST" not in os.environ or "SLURM_PROCID" not in os.environ:
+        return 1
+    return int(os.environ.get("SLURM_STEP_NUM_TASKS") or os.environ.get("SLURM_NTASKS") or 1)
+
+
+def join_slurm(dt: Any, tasks: int) -> None:
+    """A worker per task, or equally many. (fairseq makes it one per GPU on nodes with one task.)"""
+    world = dt.distributed_world_size
+    workers, left = divmod(world, tasks)
+    if left:
+        raise UserError(
+            f"--distributed-world-size {world} does not fit the {tasks} tasks of this Slurm step: "
+            f"give {tasks}, a worker per task, or a multiple of it"
+        )
+    if dt.distributed_port <= 0:
+        raise UserError(
+            f"--distributed-world-size {world} in a Slurm step of {tasks} tasks needs "
+            "--distributed-port, so that the workers can find each other: give a free one, "
+            "for example 29500"
+        )
+    dt.distributed_init_method = f"tcp://{first_host()}:{dt.distributed_port}"
+    dt.distributed_rank = workers * int(os.environ["SLURM_PROCID"])
+    dt.distributed_num_procs = workers
+    dt.distributed_no_spawn = workers == 1
+    dt.device_id = int(os.environ.get("SLURM_LOCALID", 0))
+
+
+def first_host() -> str:
+    """The host of the Slurm step's first task."""
+    nodes = os.environ["SLURM_STEP_NODELIST"]
+    try:
+        names = subprocess.check_output(["scontrol", "show", "hostnames", nodes], text=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise UserError(
+            f"scontrol cannot say which hosts SLURM_STEP_NODELIST={nodes} means ({error}): give "
+            "--distributed-init-method tcp://HOST:PORT, --distributed-rank $SLURM_PROCID and "
+            "--distributed-no-spawn"
+        ) from None
+    return names.split()[0]
+
+
 def plan_cpus(dt: Any) -> Plan:
     world = dt.distributed_world_size
-    in_slurm_step = "SLURM_PROCID" in os.environ and os.environ.get("SLURM_NTASKS") == str(world)
-    if dt.distributed_init_method is None and in_slurm_step and dt.distributed_port > 0:
-        distributed_utils._infer_slurm_init(dt, None)
+    tasks = slurm_tasks()
+    if dt.distributed_init_method is None and world > 1 and tasks > 1:
+        join_slurm(dt, tasks)
     if dt.distributed_init_method is None and world == 1:
         return Plan(workers=0)
     if not 0 <= dt.distributed_rank < world:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from jobs import (
+    BIN,
     alive,
     children,
     curve,
@@ -73,6 +74,19 @@ def test_explicit_flags_give_the_same_curve(data, legacy, tmp_path):
     )
     second = start(*command, "--distributed-rank", "1")
     first = run(*command, "--distributed-rank", "0").ok()
+    finish(second).ok()
+    assert curve(first) == pytest.approx({u: curve(legacy)[u] for u in (1, 2, 3)}, rel=1e-4)
+
+
+def test_slurm_with_one_task_per_node_gives_the_same_curve(data, legacy, tmp_path):
+    (tmp_path / "scontrol").write_text("#!/bin/sh\necho 127.0.0.1\n")
+    (tmp_path / "scontrol").chmod(0o755)
+    step = {"PATH": f"{tmp_path}:{BIN}:{os.environ['PATH']}", "SLURM_STEP_NODELIST": "nodes"}
+    step |= {"SLURM_NTASKS": "2", "SLURM_NNODES": "2", "SLURM_LOCALID": "0"}
+    flags = (*TWO, "--distributed-port", free_port(), "--ddp-backend", "legacy_ddp")
+    command = train_command(data, tmp_path, *flags, "--max-update", 3)
+    second = start(*command, **step, SLURM_PROCID="1", SLURM_NODEID="1")
+    first = run(*command, **step, SLURM_PROCID="0", SLURM_NODEID="0").ok()
     finish(second).ok()
     assert curve(first) == pytest.approx({u: curve(legacy)[u] for u in (1, 2, 3)}, rel=1e-4)
 

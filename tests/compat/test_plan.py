@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from fairseq.dataclass.configs import FairseqConfig
 from omegaconf import OmegaConf
@@ -13,7 +15,8 @@ from fairseq_hybrid.compat.plan import Plan, address, plan
 
 @pytest.fixture
 def cfg(monkeypatch):
-    for name in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK"):
+    names = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK")
+    for name in (*names, *(name for name in os.environ if name.startswith("SLURM_"))):
         monkeypatch.delenv(name, raising=False)
     config = OmegaConf.create(OmegaConf.to_container(OmegaConf.structured(FairseqConfig)))
     config.common.cpu = True
@@ -57,6 +60,73 @@ def test_torchrun_variables_win_over_the_default_world_size(cfg, monkeypatch):
 def test_generation_under_torchrun_stays_as_fairseq_has_it(cfg, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert plan(cfg, training=False) == Plan(workers=0)
+
+
+@pytest.fixture
+def srun(cfg, monkeypatch, tmp_path):
+    """Be one of the tasks that ``srun`` starts on as many nodes."""
+    (tmp_path / "scontrol").write_text("#!/bin/sh\necho first\necho second\n")
+    (tmp_path / "scontrol").chmod(0o755)
+    cfg.distributed_training.distributed_port = 29500
+
+    def be(task: int, tasks: int, world: int) -> None:
+        monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+        for name in ("NTASKS", "NNODES", "STEP_NUM_TASKS"):
+            monkeypatch.setenv(f"SLURM_{name}", str(tasks))
+        for name in ("PROCID", "NODEID"):
+            monkeypatch.setenv(f"SLURM_{name}", str(task))
+        monkeypatch.setenv("SLURM_LOCALID", "0")
+        monkeypatch.setenv("SLURM_STEP_NODELIST", "nodes")
+        cfg.distributed_training.distributed_world_size = world
+
+    return be
+
+
+@pytest.mark.parametrize(
+    ("task", "tasks", "world", "wanted", "rank"),
+    [
+        (0, 2, 2, Plan(0, 0, distributed=True), 0),
+        (1, 2, 2, Plan(0, 0, distributed=True), 1),
+        (1, 2, 4, Plan(2, 2, distributed=True), 2),
+        (2, 3, 9, Plan(3, 6, distributed=True), 6),
+    ],
+)
+def test_slurm_with_one_task_per_node(cfg, srun, task, tasks, world, wanted, rank):
+    srun(task, tasks, world)
+    assert plan(cfg, training=True) == wanted
+    dt = cfg.distributed_training
+    assert (dt.distributed_world_size, dt.distributed_rank) == (world, rank)
+    assert dt.distributed_init_method == "tcp://first:29500"
+
+
+@pytest.mark.parametrize(("tasks", "world"), [(2, 3), (4, 2)])
+def test_slurm_tasks_that_do_not_fit_the_world(cfg, srun, tasks, world):
+    srun(0, tasks, world)
+    wanted = f"--distributed-world-size {world} does not fit the {tasks} tasks .* give {tasks}"
+    with pytest.raises(UserError, match=wanted):
+        plan(cfg, training=True)
+
+
+def test_slurm_tasks_need_a_port_to_meet(cfg, srun):
+    srun(0, tasks=2, world=2)
+    cfg.distributed_training.distributed_port = -1
+    with pytest.raises(UserError, match="Slurm step of 2 tasks needs --distributed-port"):
+        plan(cfg, training=True)
+
+
+def test_slurm_without_its_tools(cfg, srun, monkeypatch, tmp_path):
+    srun(0, tasks=2, world=2)
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    with pytest.raises(UserError, match=r"scontrol .*: give --distributed-init-method tcp://"):
+        plan(cfg, training=True)
+
+
+def test_a_slurm_batch_script_starts_workers_itself(cfg, srun, monkeypatch):
+    """It has the variables of a first task, but nobody starts the others."""
+    srun(0, tasks=2, world=2)
+    for name in ("STEP_NODELIST", "STEP_NUM_TASKS"):
+        monkeypatch.delenv(f"SLURM_{name}")
+    assert plan(cfg, training=True) == Plan(2, 0, distributed=True, hosts_store=True)
 
 
 @pytest.mark.parametrize("world", [0, -2])
