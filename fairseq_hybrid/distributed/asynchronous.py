@@ -27,6 +27,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from fairseq_hybrid.compat import launch
 from fairseq_hybrid.compat.messages import UserError
 from fairseq_hybrid.distributed.backends import add_option, register_backend
 from fairseq_hybrid.distributed.lanes import flatten
@@ -224,8 +225,9 @@ class AsyncParallel(nn.Module):
                 thread = threading.Thread(target=serve, args=(self.server, wire, peer), daemon=True)
                 thread.start()
                 self.threads.append(thread)
-        # Before the process leaves, not before Python tears things down: workers are children.
-        util.Finalize(None, self.stop, exitpriority=100)
+        # Before the group of processes is destroyed: later nobody can be told anything. Where that
+        # is not reached, before the process leaves (not by atexit: workers are children).
+        launch.farewells.append(util.Finalize(None, self.stop, exitpriority=100))
 
     def stop(self) -> None:
         """The last thing a worker says; worker 0 stays until all have said it."""

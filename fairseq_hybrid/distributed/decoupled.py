@@ -147,7 +147,8 @@ class DecoupledParallel(WavefrontParallel):
         def keep(grads: list[Tensor]) -> None:
             backward = LateBackward(forward, stash, self.embeddings)
             self.outstanding = Outstanding(backward, grads, plan, costs)
-            self._before_backward()
+            self._late_gradients()
+            self._start_reduce()
 
         both = Both(merged.program(self.stage.index), forward, before, keep)
         anchor = torch.zeros(1, requires_grad=True)

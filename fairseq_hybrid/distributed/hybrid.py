@@ -32,9 +32,10 @@ from fairseq_hybrid.compat.messages import UserError
 from fairseq_hybrid.distributed import row_sets, schedule, wavefront
 from fairseq_hybrid.distributed.backends import Accumulating, add_option, register_backend
 from fairseq_hybrid.distributed.lanes import Lanes, flatten
+from fairseq_hybrid.distributed.late_gradients import LateGradients
 from fairseq_hybrid.distributed.ownership import Group, Ownership, Shared
 from fairseq_hybrid.distributed.schedule import DECODER, ENCODER, STATE, TOP, UP, WHOLE
-from fairseq_hybrid.distributed.stopwatch import SEND, WAIT, Stopwatch
+from fairseq_hybrid.distributed.stopwatch import COMPUTE, SEND, WAIT, Stopwatch
 from fairseq_hybrid.models.packing import Packing
 from fairseq_hybrid.models.parallel_parts import ParallelParts
 from fairseq_hybrid.optim.rows import parts, sparse_rows
@@ -255,6 +256,8 @@ class WavefrontParallel(Accumulating, nn.Module):
         """rows of shared parameters that get a gradient in this update, where not all do"""
         self.replica_bytes = 0
         self.ideal = 1.0
+        self.late_gradients = LateGradients()
+        self.between = wavefront.Between(self._at_turn, self._late_gradients)
         layers = len(self.parts.encoder_layers)
         self.ranges = stacked(depths) if depths else layer_ranges(layers, stages)
         self._make_groups(process_group, stages)
@@ -306,6 +309,8 @@ class WavefrontParallel(Accumulating, nn.Module):
         )
         users = users_of(self.module.parameters(), parts, self.ranges, self.head_on_last)
         self.ownership = Ownership(self.module, owners(users, parts), self.group)
+        self.after_units = set(self.ownership.owned) if self.stage.last else set()
+        """whose gradients nobody else waits for, so that they can be computed at the end"""
         self.shared = Shared(users, self.ownership, self.watch)
 
     # Training
@@ -340,7 +345,7 @@ class WavefrontParallel(Accumulating, nn.Module):
     def _wavefront(self, plan: schedule.Schedule, batches: list[wavefront.Batch]) -> list[Tensor]:
         """What the heads need of the forward pass; the backward pass starts from that."""
         self.ideal = schedule.efficiency(plan, lambda s, unit: self._cost(s, unit, batches))
-        return wavefront.run(self.stage, plan, batches, self._before_backward)
+        return wavefront.run(self.stage, plan, batches, self.between)
 
     def _exchange(self, src: Tensor, tgt: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Source and target words of all batches of the group, on the host."""
@@ -380,7 +385,11 @@ class WavefrontParallel(Accumulating, nn.Module):
         last = self.stage.count - 1
         batches = []
         for i, (packing, pair) in enumerate(zip(packings, tokens)):
-            cuts = {part: [*range(0, packing[part].steps, chunk)] for part in parts}
+            steps = {part: packing[part].steps for part in parts}
+            cuts = {
+                part: [*range(0, n, chunk if self.chunk else schedule.even(n, chunk))]
+                for part, n in steps.items()
+            }
             words = dict(zip((ENCODER, DECODER), pair))
             batches.append(
                 wavefront.Batch(
@@ -399,7 +408,16 @@ class WavefrontParallel(Accumulating, nn.Module):
         return batches
 
     def _chunk_length(self, steps: int, rows: int) -> int:
-        return schedule.chunk_length(steps, rows, self.stage.count, UNIT_OVERHEAD)
+        """Where the head is large the last stage waits while the wavefront fills, a third of all,
+        and has the output weights' gradient to compute while it drains (late_gradients.py)."""
+        others, head = self.stage.count - 1, self.parts.head.output
+        for waiting in (others / 3, others):
+            length = schedule.chunk_length(steps, rows, 1 + waiting, UNIT_OVERHEAD)
+            unit = length * rows / max(steps, 1) * max(self.stage.depths) * 8 * self.stage.hidden
+            late = rows / 2 / self.stage.count * head.out_features
+            if late >= 2 * others * unit:
+                break
+        return length
 
     def _cost(self, stage: int, unit: schedule.Unit, batches: list[wavefront.Batch]) -> float:
         """Layers times rows."""
@@ -429,7 +447,7 @@ class WavefrontParallel(Accumulating, nn.Module):
                 words.fill_(self.parts.target_pad)  # criterions leave these rows out
             targets.append(batches[i].packing[DECODER].pack(words))
         rows = torch.cat(logits)
-        logits = self.parts.head.logits(rows) if self.stage.decodes else rows
+        logits = self._logits(rows) if self.stage.decodes else rows
         return logits, {"attn": [None], "targets": torch.cat(targets)}
 
     def _head(self, tops: list[Tensor], batch: wavefront.Batch, words: Tensor, features_only):
@@ -438,8 +456,13 @@ class WavefrontParallel(Accumulating, nn.Module):
         (enc_MH, dec_NH), head = tops, self.parts.head
         src, tgt = batch.packing[ENCODER], batch.packing[DECODER]
         out_NH, attn_BTS = head.vectors(dec_NH, tgt, enc_MH, src)
-        score = head.features if features_only else head.logits
+        score = head.features if features_only else self._logits
         return self.parts.net_output(score(out_NH), attn_BTS, tgt)
+
+    def _logits(self, out_NH: Tensor) -> Tensor:
+        """`head.logits`, the gradient of its weights when there is time for it."""
+        head = self.parts.head
+        return self.late_gradients.linear(head.output, head.features(out_NH))
 
     def _vectors(self, tops: list[Tensor], batch: wavefront.Batch, words: Tensor) -> Tensor:
         """What the head scores; with input feeding, which ends with that, the scores."""
@@ -476,7 +499,15 @@ class WavefrontParallel(Accumulating, nn.Module):
 
     # Gradients
 
-    def _before_backward(self) -> None:
+    def _at_turn(self) -> None:
+        self._late_gradients(but=self.after_units)
+        self._start_reduce()
+
+    def _late_gradients(self, **but: Any) -> None:
+        with self.watch.span(COMPUTE, "output weights"):
+            self.late_gradients.compute(**but)
+
+    def _start_reduce(self) -> None:
         if not self.accumulating:
             noted, self.row_notes = self.row_notes, {}
             rows = {p: torch.cat(sets).unique() for p, sets in noted.items()}
@@ -559,7 +590,7 @@ def owners(users: dict[nn.Parameter, set[int]], parts: ParallelParts) -> dict[nn
     chosen: dict[nn.Parameter, int] = {}
     load: dict[int, int] = defaultdict(int)
     for p, stages in sorted(users.items(), key=lambda item: (len(item[1]), -item[0].numel())):
-        chosen[p] = 0 if id(p) in first else min(stages or {0}, key=lambda s: (load[s], s))
+        chosen[p] = 0 if id(p) in first else min(stages or {0}, key=lambda s: (load[s], -s))
         load[chosen[p]] += p.numel()
     return chosen
 

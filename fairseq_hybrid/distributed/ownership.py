@@ -14,7 +14,6 @@ belongs to others. So a checkpoint does not tell how many workers wrote it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -192,10 +191,24 @@ class Shared:
         self.rows = {p: rows[p] for params in self.by_owner.values() for p in params if p in rows}
         with self.watch.span(SEND, "start summing shared gradients"):
             for owner, params in self.by_owner.items():
-                flat = flatten([self._take_gradient(p) for p in params])
+                if owner == self.group.stage and self.plain_sends:
+                    # What comes is added to its own gradients, which may not be complete yet.
+                    size = sum(self._shape(p, self.rows).numel() for p in params)
+                    flat = params[0].new_empty(size)
+                else:
+                    flat = flatten([self._take_gradient(p) for p in params])
                 self.under_way.append((owner, flat, Sum(flat, owner, self.group, self.handle)))
                 if owner != self.group.stage:
                     self.bytes_sent += flat.numel() * flat.element_size()
+
+    @property
+    def plain_sends(self) -> bool:
+        return dist.get_backend(self.handle) == "gloo"
+
+    @staticmethod
+    def _shape(p: nn.Parameter, rows: Mapping[nn.Parameter, Tensor]) -> torch.Size:
+        """Of what travels of it."""
+        return torch.Size((rows[p].numel(), *p.shape[1:])) if p in rows else p.shape
 
     def _take_gradient(self, p: nn.Parameter) -> Tensor:
         """What is sent of it; what is left is the owner's alone."""
@@ -222,10 +235,9 @@ class Shared:
     def _pieces(self, flat: Tensor, owner: int, rows: Mapping[nn.Parameter, Tensor]):
         """The parameters of an owner and their parts of what was sent, whole or some rows."""
         for p in self.by_owner[owner]:
-            shape = (rows[p].numel(), *p.shape[1:]) if p in rows else p.shape
-            size = math.prod(shape)
-            yield p, flat[:size].view(shape)
-            flat = flat[size:]
+            shape = self._shape(p, rows)
+            yield p, flat[: shape.numel()].view(shape)
+            flat = flat[shape.numel() :]
 
     def tell_changed(self) -> None:
         """After an update's gradients are complete: which rows of them there are."""
@@ -276,10 +288,10 @@ class Shared:
 
 
 class Sum:
-    """A tensor on its way to being summed at `owner`; there it holds the sum after `wait`.
+    """Tensors on their way to being summed at `owner`; there it is in `tensor` after `wait`.
 
     gloo's own reduce sends more than twice the tensor and takes three times as long as sending it,
-    so with gloo everyone just sends.
+    so with gloo everyone just sends, and the owner gets the sum of what the others have.
     """
 
     def __init__(self, tensor: Tensor, owner: int, group: Group, handle: Any):
@@ -291,9 +303,10 @@ class Sum:
             self.works = [dist.isend(tensor, rank, group=handle, tag=owner)]
         else:
             others = [r for r in group.ranks if r != rank]
-            self.parts = [torch.empty_like(tensor) for _ in others]
+            self.parts = [torch.empty_like(tensor) for _ in others[1:]]
             self.works = [
-                dist.irecv(part, r, group=handle, tag=owner) for part, r in zip(self.parts, others)
+                dist.irecv(part, r, group=handle, tag=owner)
+                for part, r in zip([tensor, *self.parts], others)
             ]
 
     def wait(self) -> None:

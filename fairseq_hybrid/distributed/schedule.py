@@ -158,3 +158,9 @@ def chunk_length(steps: int, rows: int, stages: int, overhead: float) -> int:
         return max(steps, 1)
     best = (rows * overhead / (stages - 1)) ** 0.5
     return min(max(round(best * steps / max(rows, 1)), 1), max(steps, 1))
+
+
+def even(steps: int, chunk: int) -> int:
+    """The shortest chunks that are as few as those of `chunk` steps: the longest one is what the
+    stages wait for."""
+    return -(-steps // -(-steps // chunk))

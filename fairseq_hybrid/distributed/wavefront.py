@@ -105,35 +105,43 @@ class Done:
     """the same, cut off the graph: what the next unit starts from; gradients gather in them"""
 
 
+@dataclass(frozen=True)
+class Between:
+    """What a worker does beside the units of a reverse pass."""
+
+    at_turn: Callable[[], None] = lambda: None
+    """when the heads' gradients are on their way, before the first unit"""
+    at_end: Callable[[], None] = lambda: None
+    """after the last unit"""
+
+
 def run(
     stage: Stage,
     schedule: Schedule,
     batches: Sequence[Batch],
-    before_backward: Callable[[], None],
+    between: Between,
 ) -> list[Tensor]:
     """Run the forward pass; returns what the heads of the batches at home here need, in order.
 
     For each batch: its top states, encoder's and decoder's; or, where the decoder runs at home,
     the encoder's only and the final states of each stage's layers, [2 * layers, B, H], h and c by
-    turns. Backward through the result runs the reverse pass, `before_backward()` first. A worker
-    without a batch gets a tensor of one zero, to start the reverse pass from all the same.
+    turns. Backward through the result runs the reverse pass. A worker without a batch gets a tensor
+    of one zero, to start the reverse pass from all the same.
     """
     anchor = torch.zeros(1, requires_grad=True)
-    return list(_Node.apply(anchor, Forward(stage, schedule, batches), before_backward))
+    return list(_Node.apply(anchor, Forward(stage, schedule, batches), between))
 
 
 class _Node(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, anchor: Tensor, forward: Forward, before_backward) -> tuple[Tensor, ...]:
-        ctx.backward_pass = Backward(forward)
-        ctx.before_backward = before_backward
+    def forward(ctx, anchor: Tensor, forward: Forward, between: Between) -> tuple[Tensor, ...]:
+        ctx.backward_pass, ctx.between = Backward(forward), between
         return tuple(forward.run())
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, *grads: Tensor):
-        ctx.before_backward()
-        ctx.backward_pass.run(list(grads))
+        ctx.backward_pass.run(list(grads), ctx.between)
         ctx.backward_pass = None
         return None, None, None
 
@@ -304,11 +312,13 @@ class Backward:
         self.dembedded: dict[str, Tensor] = {}
         self.dinput: dict[tuple[int, str], Tensor] = {}
 
-    def run(self, grads: list[Tensor]) -> None:
+    def run(self, grads: list[Tensor], between: Between = Between()) -> None:  # noqa: B008
         self.begin(grads)
+        between.at_turn()
         for event in self.schedule.program(self.stage.index):
             self.do(event)
         self.end()
+        between.at_end()
         with self.stage.watch.span(SEND, "drain"):
             self.stage.lanes.drain()
 

@@ -40,6 +40,9 @@ class Costs(Protocol):
     def head(self, model: Model, batch: BatchShape, backward: bool) -> float:
         """Attention, softmax and loss; with input feeding the decoder too."""
 
+    def late(self, model: Model, batch: BatchShape) -> float:
+        """Of the head's backward pass: the output weights' gradient (late_gradients.py)."""
+
     def copy(self, size: float) -> float:
         """Copying or adding up so many bytes."""
 
@@ -153,6 +156,9 @@ class Measured:
 
     def head(self, model: Model, batch: BatchShape, backward: bool) -> float:
         return self.lines["head back" if backward else "head"](batch.rows(DECODER))
+
+    def late(self, model: Model, batch: BatchShape) -> float:
+        return 0.0 if model.feeding else self.lines["output weights"](batch.rows(DECODER))
 
     def copy(self, size: float) -> float:
         return self.lines["copy"](size)

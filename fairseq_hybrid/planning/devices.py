@@ -148,6 +148,10 @@ class Projected:
         logits = target * head.output.out_features * FLOAT
         return self._twice_if(backward, seconds) + self.copy(SOFTMAX_PASSES * logits / 4)
 
+    def late(self, model: Model, batch: BatchShape) -> float:
+        weights = 0 if model.feeding else model.parts.head.output.weight.numel()
+        return self._products(batch.rows(DECODER) * weights)
+
     def copy(self, size: float) -> float:
         return 2 * size / self.device.memory_bandwidth  # in and out
 

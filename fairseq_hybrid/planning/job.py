@@ -66,6 +66,8 @@ class Shares(NamedTuple):
     """by stage: those it computes with, and gradients of"""
     shared: dict[int, int]
     """by owner: those that other stages compute with too"""
+    output_owner: int
+    """the stage that keeps the output weights"""
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,7 @@ class Model:
             owned=tuple(sum(p.numel() for p in trained if owner[p] == s) for s in stages),
             used=tuple(sum(p.numel() for p in trained if s in users[p]) for s in stages),
             shared=shared,
+            output_owner=owner[self.parts.head.output.weight],
         )
 
 

@@ -88,6 +88,8 @@ class Bench:
         }
         say("attention, softmax and loss")
         lines.update(lines_of("head", [self._head(sample) for sample in self._half_and_whole()]))
+        rows = self.largest["ntokens"]
+        lines["output weights"] = Line(0.0, median(lambda: self._output_seconds(rows)) / rows)
         say("the wavefront on one worker")
         units = [(chunk, median(functools.partial(self._unit_seconds, chunk))) for chunk in CHUNKS]
         where = self.samples.index(self.largest)
@@ -135,6 +137,14 @@ class Bench:
         middle = time.perf_counter()
         loss.backward()
         return middle - begin, time.perf_counter() - middle
+
+    def _output_seconds(self, rows: int) -> float:
+        """The gradient of the output weights, as late_gradients.py computes it."""
+        output = self.model.parts.head.output
+        x, dy = torch.randn(rows, output.in_features), torch.randn(rows, output.out_features)
+        begin = time.perf_counter()
+        dy.t() @ x
+        return time.perf_counter() - begin
 
     def _unit_seconds(self, chunk: int) -> float:
         """Forward and backward as a wavefront with a single stage."""

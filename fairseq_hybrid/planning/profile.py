@@ -31,7 +31,7 @@ from fairseq_hybrid.planning.job import Job
 from fairseq_hybrid.planning.plan import SINGLE, Plan
 from fairseq_hybrid.planning.simulate import simulate
 
-FORMAT = 1
+FORMAT = 2
 """of the dictionary; goes up when what it holds changes"""
 
 

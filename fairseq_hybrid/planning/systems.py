@@ -101,9 +101,12 @@ class Group:
             *self._forward(stage),
             *self._finish_refresh(stage),
             *self._head(stage),
+            *self._heads_home(stage),
+            *([] if self._waits_last(stage) else self._late(stage)),
             *self._start_reduce(stage),
             *self._backward(stage),
             *self._embed(stage, backward=True),
+            *(self._late(stage) if self._waits_last(stage) else []),
             *self._finish_reduce(stage),
             *self._sum_over_groups(stage),
             *self._meetings(GROUP_STATISTICS if self.stages > 1 else 0, "group statistics"),
@@ -133,15 +136,19 @@ class Group:
         home = [e for e in program if isinstance(e, Send) and e.target == stage and e.kind != UP]
         return steps + [step for event in home for step in self._receive(event)]
 
+    def _heads_home(self, stage: int) -> list[Step]:
+        """What the head has made goes ahead of all units."""
+        program = self.schedule.reverse().program(stage)
+        return [s for e in program if self._is_heads(e, stage) for s in self._post(e)]
+
+    @staticmethod
+    def _is_heads(event: Event, stage: int) -> bool:
+        return isinstance(event, Send) and event.source == stage and event.kind != UP
+
     def _backward(self, stage: int) -> list[Step]:
         program = self.schedule.reverse().program(stage)
-        ahead = [e for e in program if isinstance(e, Send) and e.source == stage and e.kind != UP]
-        first = set(ahead)
-        rest = [event for event in program if event not in first]
-        return [
-            *(step for event in ahead for step in self._post(event)),  # the head has made these
-            *self._run(stage, rest, {UP, TOP, STATE}, backward=True),
-        ]
+        rest = [event for event in program if not self._is_heads(event, stage)]
+        return self._run(stage, rest, {UP, TOP, STATE}, backward=True)
 
     def _run(
         self, stage: int, program: Sequence[Event], needed: set[str], backward: bool
@@ -199,10 +206,26 @@ class Group:
         return [Compute(BACKWARD if backward else FORWARD, "embed", seconds)]
 
     def _head(self, stage: int) -> list[Step]:
-        mine = [b for b, home in zip(self.batches, self.homes) if home == stage]
+        mine = self._at_home(stage)
         ways = (False, True)
         seconds = [self.costs.head(self.model, b, backward) for b in mine for backward in ways]
-        return [Compute(HEAD, "head", sum(seconds))] if mine else []
+        now = sum(seconds) - sum(self._late_seconds(b) for b in mine)
+        return [Compute(HEAD, "head", max(now, 0.0))] if mine else []
+
+    def _at_home(self, stage: int) -> list[BatchShape]:
+        return [b for b, home in zip(self.batches, self.homes) if home == stage]
+
+    def _late_seconds(self, batch: BatchShape) -> float:
+        """Of the head's backward pass, what a group of stages computes when it suits."""
+        return self.costs.late(self.model, batch) if self.stages > 1 else 0.0
+
+    def _late(self, stage: int) -> list[Step]:
+        seconds = sum(self._late_seconds(b) for b in self._at_home(stage))
+        return [Compute(HEAD, "output weights", seconds)] if seconds else []
+
+    def _waits_last(self, stage: int) -> bool:
+        """Whether a stage leaves the output weights until its units are done."""
+        return stage == self.stages - 1 == self.shares.output_owner
 
     # What several stages use (ownership.Shared)
 

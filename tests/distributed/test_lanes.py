@@ -404,7 +404,7 @@ class Worker:
         parts = self.model.parallel_parts()
         stage = self.case.stage(parts, self.index, InOrderLanes(self.exchange, self.index))
         batches = self.case.batches(parts)
-        tops = wavefront.run(stage, self.plan, batches, self._before_backward)
+        tops = wavefront.run(stage, self.plan, batches, wavefront.Between(self._at_turn))
         home = [i for i, batch in enumerate(batches) if batch.home == self.index]
         if not home:
             assert len(tops) == 1
@@ -416,7 +416,7 @@ class Worker:
         self.loss = loss.item()
         loss.backward()
 
-    def _before_backward(self) -> None:
+    def _at_turn(self) -> None:
         self.backward_passes += 1
 
     def _loss(self, parts, i: int, batch: wavefront.Batch, tops: list[Tensor]) -> Tensor:

@@ -372,3 +372,12 @@ def test_layer_ranges():
             assert min(sizes) >= 1
             assert max(sizes) - min(sizes) <= 1
             assert sizes[-1] == max(sizes)
+
+
+def test_even_chunks_are_as_few_and_no_longer():
+    for steps in range(1, 60):
+        for chunk in range(1, 70):
+            length = schedule.even(steps, chunk)
+            assert 1 <= length <= min(chunk, steps)
+            assert -(-steps // length) == -(-steps // chunk)
+            assert length == 1 or -(-steps // (length - 1)) > -(-steps // length)

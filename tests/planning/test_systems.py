@@ -61,6 +61,30 @@ def test_model_parallel_computes_all_heads_in_one_place():
     assert seconds(MODEL_PARALLEL, 2, (2, 2)) == pytest.approx(expected)
 
 
+def test_late_gradients_of_the_last_stage_fill_its_waiting():
+    """While the wavefront drains, two seconds per layer; above that they take time of their own."""
+    sooner = 2 * 2  # a backward unit of two layers
+    for late, gain in ((0, 0), (3, 3), (sooner, sooner), (5, sooner)):
+        took = seconds(HYBRID, 2, (2, 2), flat(late_seconds=late))
+        assert took == pytest.approx(seconds(HYBRID, 2, (2, 2)) - gain)
+
+
+def test_late_gradients_of_others_come_before_their_units():
+    """The first unit of the lower stage comes after three seconds per layer: there is time."""
+    costs = flat(late_seconds=5)
+    program = systems.programs(
+        Plan(HYBRID, 2, (2, 2), CHUNK), job(2, STEPS).model, job(2, STEPS).updates[0], costs
+    )
+    names = [
+        [step.name for step in p if hasattr(step, "seconds") and hasattr(step, "name")]
+        for p in program
+    ]
+    assert names[0].index("output weights") < names[0].index("decoder 1.3", names[0].index("head"))
+    assert names[1].index("output weights") > len(names[1]) - 1 - names[1][::-1].index(
+        "encoder 0.0"
+    )
+
+
 def test_groups_of_stages_are_data_parallel_to_each_other():
     costs = flat(link=Link(bandwidth=100))
     work = job(4, STEPS)

@@ -29,7 +29,7 @@ class Flat:
 
     projected = False
     link = Link()
-    head_seconds = 5.0
+    head_seconds, late_seconds = 5.0, 0.0
     number_seconds = copy_seconds = 0.0
     """of updating a number, of copying a byte"""
 
@@ -49,6 +49,9 @@ class Flat:
 
     def head(self, model, batch, backward):
         return self.head_seconds if backward else 0.0
+
+    def late(self, model, batch):
+        return self.late_seconds
 
     def copy(self, size):
         return self.copy_seconds * size

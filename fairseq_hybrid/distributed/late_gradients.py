@@ -1,0 +1,65 @@
+"""The gradient of the output weights, computed when a worker would otherwise wait.
+
+Of all that a head's backward pass computes only the gradient of the top states is urgent: the
+reverse wavefront starts from it. The gradient of the output weights, a matrix product as large as
+the softmax itself, can wait. `linear` is `torch.nn.functional.linear` whose backward pass leaves
+that product in a list, and `LateGradients.compute` does it: on the last stage, as far as it owns
+the weights, after its last unit, while the stages below still have some to do; elsewhere before the
+first unit, which has to come down from above anyway.
+
+    time →
+    stage 1   ... forward | softmax | backward ............ | weights |
+    stage 0   ... forward | softmax | weights | backward ............ |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class LateGradients:
+    """What is left to compute of a backward pass."""
+
+    def __init__(self) -> None:
+        self.left: list[tuple[Tensor, Callable[[], Tensor]]] = []
+        """parameters and how to compute the gradients that they get"""
+
+    def linear(self, layer: nn.Linear, x: Tensor) -> Tensor:
+        """`layer(x)`, the gradients of its parameters in `compute`."""
+        hooks = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks
+        if hooks or torch.is_autocast_enabled(x.device.type):  # who looks on, and who changes types
+            return layer(x)
+        return _Linear.apply(x, layer.weight, layer.bias, self.left)
+
+    @torch.no_grad()
+    def compute(self, *, but: Container[Tensor] = ()) -> None:
+        """Give all parameters their gradients, `but` some, which get them another time."""
+        left, self.left[:] = list(self.left), []
+        for p, gradient in left:
+            if p in but:
+                self.left.append((p, gradient))
+            else:
+                p.grad = gradient() if p.grad is None else p.grad.add_(gradient())
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor | None, left: list) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.bias, ctx.left = bias, left
+        return F.linear(x, weight, bias)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, dy: Tensor):
+        x, weight = ctx.saved_tensors
+        bias, (_, for_weight, for_bias, _) = ctx.bias, ctx.needs_input_grad
+        if for_weight:
+            ctx.left.append((weight, lambda: dy.t() @ x))
+        if for_bias:
+            ctx.left.append((bias, lambda: dy.sum(0)))
+        return dy @ weight, None, None, None
