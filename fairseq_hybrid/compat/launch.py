@@ -35,6 +35,9 @@ TRAINING = ("fairseq_cli.train", "fairseq_cli.hydra_train", "__main__")
 GRACE = 3.0  # seconds a worker has to leave after SIGTERM before it gets SIGKILL
 SETTLE = 1.0  # seconds to wait for the worker that died first, when its peers fail because of it
 
+farewells: list[Callable[[], Any]] = []
+"""what a backend has to do at the end of training, while the other workers can still be reached"""
+
 
 def bind_trainer(main: Callable) -> None:
     """Make fairseq's ``main`` build our trainer, by the name it looks up when it runs."""
@@ -82,6 +85,8 @@ def run(here: Plan, cfg: Any, main: Callable, kwargs: dict[str, Any]) -> None:
         if "address already in use" in str(error).lower():
             raise UserError(port_taken(address(dt.distributed_init_method)[1])) from None
         raise
+    while farewells:
+        farewells.pop()()
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
 

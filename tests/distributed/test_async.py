@@ -103,6 +103,14 @@ def test_learns_saves_and_goes_on(server, words, tmp_path, more):
     assert steps == {440}
 
 
+def test_the_end_is_quiet(server, words, tmp_path):
+    """Workers take leave of the server before the group they talk in is destroyed."""
+    command = train_command(words, tmp_path, *JOB, "--max-update", "3", "--no-save", arch=LM)
+    result = Warm(server, command, tmp_path).finish().ok()
+    assert len(curve(result)) == 3
+    assert "Traceback" not in result.all
+
+
 def test_sampled_rows_are_less_than_everything(server, words, tmp_path):
     sent = []
     for name, more in (("dense", ("--criterion", "cross_entropy")), ("rows", SAMPLED)):
