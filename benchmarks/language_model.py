@@ -18,7 +18,9 @@ systems, each a set of processes, started once and stopped while others are meas
 What is timed is `HybridTrainer.train_step` (crew.py). In each round every system has its turn,
 after `--warmup` updates that do not count: 2 workers make `--updates` updates of 64 sequences, a
 single worker twice as many of 32. The text is read as streams, as many as an update has sequences,
-so one worker and two have other words in their batches, but as many of them: compare rates.
+so one worker and two have other words in their batches, but as many of them: compare rates. Two
+workers train on the union of their target words; so that the softmax of all is over about 2,000
+words, one worker draws more of them at random.
 
     tok/s            words of all workers per second of wall time, median over rounds
     speed-up, to ... over `full`, `fairseq`, `adaptive`, `sampled`; median of the ratios in a round
@@ -45,6 +47,8 @@ from crew import System
 
 FULL = ("--criterion", "cross_entropy")
 SAMPLED = ("--criterion", "sampled_softmax")
+ONE_WORKERS_RANDOM = 1210
+"""random words of one worker's sample, with which its softmax has as many words as that of two"""
 
 SYSTEMS = {
     "fairseq": System("1 worker, fairseq's lstm_lm, full softmax", flags=FULL),
@@ -77,6 +81,8 @@ def arguments(name: str, data: Path, options) -> list[str]:
         values["--adaptive-softmax-cutoff"] = options.cutoff
     if system.flags == SAMPLED and options.sample:
         values["--sample-frequent"], values["--sample-random"] = options.sample
+    elif name == ONE_SAMPLED:
+        values["--sample-random"] = ONE_WORKERS_RANDOM
     return [
         *(str(data), "--task", task, "--cpu", "--seed", "1"),
         *("--arch", arch, "--ddp-backend", system.backend or "legacy_ddp"),

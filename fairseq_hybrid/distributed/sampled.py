@@ -5,7 +5,9 @@ Xiao et al. (2017), in our reading. All workers compute the softmax of an update
 gradient of the output weights is one small dense block. The input embedding's rows are the union of
 the words read. Of the hidden layers a random share of the rows can be sent per update
 (``--share-hidden-fraction``); the gradients of the others are kept and sent later, so nothing is
-lost, only late. Sums are ordinary dense all-reduces of one buffer.
+lost, only late. Sums are ordinary dense all-reduces: one for each few hidden layers, which runs
+while the layers below go backward, and one for all rows. Which rows those are is settled before,
+with the words of the softmax, so nobody has to wait for it at the end.
 
 The update is that of one worker on the joined batch with the same sample. What is kept back by
 ``--share-hidden-fraction`` is not in checkpoints: a resume starts without it.
@@ -15,6 +17,8 @@ The update is that of one worker on the joined batch with the same sample. What 
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -28,6 +32,9 @@ from fairseq_hybrid.distributed.backends import Accumulating, add_option, regist
 from fairseq_hybrid.distributed.hybrid import ring_bytes
 from fairseq_hybrid.distributed.lanes import flatten
 from fairseq_hybrid.optim.rows import sparse_rows
+
+BUCKET = 4 << 20
+"""bytes of gradients that are worth a message of their own"""
 
 add_option(
     "share_hidden_fraction", float, 1.0,
@@ -77,14 +84,41 @@ class SampledDataParallel(Accumulating, nn.Module):
         self.kept: dict[nn.Parameter, Tensor] = {}
         """gradients of hidden rows that have not been sent yet"""
         self.sampled_words: list[Tensor] = []
+        self.read: dict[nn.Parameter, Tensor] = {}
+        """rows of embeddings that the batch of this worker looks up"""
+        self.rows: dict[nn.Parameter, list[Tensor]] = {}
+        """rows of embeddings that any worker's batches of this update look up"""
         self.bytes_sent = 0
+        self.early = Early(self._dense(), self._sum) if hidden_fraction == 1 else None
+
+    def _dense(self) -> list[nn.Parameter]:
+        """Parameters of hidden layers, those of the top ones first."""
+        tables = {id(m.weight) for m in self.modules() if isinstance(m, nn.Embedding)}
+        tables |= {id(p) for p in self.module.softmax_parameters()}
+        trained = [p for p in self.module.parameters() if p.requires_grad]
+        return [p for p in reversed(trained) if id(p) not in tables]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if self.training and torch.is_grad_enabled():
+            self.read = self._rows_read(kwargs)
+            if self.early is not None:
+                self.early.listens = not self.accumulating
         return self.module(*args, **kwargs)
+
+    def _rows_read(self, net_input: dict[str, Any]) -> dict[nn.Parameter, Tensor]:
+        """But for padding, which has no gradient."""
+        pads = {m.weight: m.padding_idx for m in self.modules() if isinstance(m, nn.Embedding)}
+        rows = {p: r.flatten() for p, r in self.module.rows_read(**net_input).items()}
+        return {p: r[r != pads.get(p, -1)] for p, r in rows.items() if p.requires_grad}
 
     def union_of_words(self, words: Tensor) -> Tensor:
         """The words that any worker has, in ascending order."""
-        return self._union([(words, self.vocabulary)])[0]
+        read, self.read = self.read, {}
+        sets = [(words, self.vocabulary), *((rows, p.size(0)) for p, rows in read.items())]
+        union, *looked_up = self._union(sets)
+        for p, rows in zip(read, looked_up):
+            self.rows.setdefault(p, []).append(rows)
+        return union
 
     def note_sample(self, words_S: Tensor) -> None:
         """The words, the same on all workers, whose output weights get a gradient."""
@@ -100,39 +134,43 @@ class SampledDataParallel(Accumulating, nn.Module):
         """The mean over the workers, in place of each worker's gradients."""
         if self.accumulating:
             return
-        params = [p for p in self.module.parameters() if p.requires_grad]
+        under_way = self.early.take() if self.early is not None else []
+        gone = {p for params, _, _ in under_way for p in params}
+        params = [p for p in self.module.parameters() if p.requires_grad and p not in gone]
         for p in params:
             if p.grad is None:
                 p.grad = torch.zeros_like(p)
         sparse = [p for p in params if p.grad.is_sparse]
         dense = [p for p in params if not p.grad.is_sparse]
         rows = self._rows_to_send(sparse, dense)
-        blocks = [self._block(p, rows.get(p)) for p in params]
+        if params:
+            under_way.append((params, *self._sum([self._block(p, rows.get(p)) for p in params])))
+        for params, flat, work in under_way:
+            work.wait()
+            flat /= self.world
+            for p in params:
+                shape = (rows[p].numel(), *p.shape[1:]) if p in rows else p.shape
+                size = math.prod(shape)
+                block, flat = flat[:size].view(shape), flat[size:]
+                p.grad = sparse_rows(rows[p], block, p) if p in rows else block
+
+    def _sum(self, blocks: list[Tensor]) -> tuple[Tensor, Any]:
+        """Begin to sum over the workers: what will be the sum, and what to wait for."""
         flat = flatten(blocks)
-        dist.all_reduce(flat, group=self.group)
+        work = dist.all_reduce(flat, group=self.group, async_op=True)
         self.bytes_sent += ring_bytes(flat, self.world)
-        flat /= self.world
-        for p, block in zip(params, flat.split([b.numel() for b in blocks])):
-            if p in rows:
-                p.grad = sparse_rows(rows[p], block.view(-1, *p.shape[1:]), p)
-            else:
-                p.grad = block.view_as(p)
+        return flat, work
 
     def _rows_to_send(
         self, sparse: list[nn.Parameter], dense: list[nn.Parameter]
     ) -> dict[nn.Parameter, Tensor]:
         """Rows of the parameters that are not sent as a whole; the same on all workers."""
-        rows = {}
         noted, self.sampled_words = self.sampled_words, []
-        if noted:  # nobody has to ask for these
-            everyones = torch.cat(noted).unique()
-            looked_up = {id(m.weight) for m in self.modules() if isinstance(m, nn.Embedding)}
-            outputs = {id(p) for p in self.module.softmax_parameters()} - looked_up
-            rows = {p: everyones for p in sparse if id(p) in outputs}
-        unknown = [p for p in sparse if p not in rows]
-        if unknown:
-            sets = [(p.grad.coalesce().indices()[0], p.size(0)) for p in unknown]
-            rows.update(zip(unknown, self._union(sets)))
+        known, self.rows = self.rows, {}
+        for p in self.module.softmax_parameters():
+            if p is not None:  # it may be looked up as well
+                known[p] = known.get(p, []) + noted
+        rows = {p: torch.cat(known[p]).unique() for p in sparse}
         if self.hidden_fraction < 1:
             generator = torch.Generator().manual_seed(self.module.num_updates)
             for p in dense:
@@ -153,3 +191,47 @@ class SampledDataParallel(Accumulating, nn.Module):
         block = kept[rows]
         kept[rows] = 0
         return block
+
+
+class Early:
+    """Starts to sum gradients as soon as they are complete, in the same order on all workers.
+
+    Parameters are put into buckets in the order in which backward reaches them; a bucket is sent
+    when its gradients are there and the buckets before it are gone. What backward does not reach is
+    left to who asks for the sums.
+    """
+
+    def __init__(
+        self, params: Sequence[nn.Parameter], send: Callable[[list[Tensor]], tuple[Tensor, Any]]
+    ):
+        self.send, self.listens = send, False
+        self.buckets: list[list[nn.Parameter]] = []
+        size = BUCKET
+        for p in params:
+            if size >= BUCKET:
+                self.buckets.append([])
+                size = 0
+            self.buckets[-1].append(p)
+            size += p.numel() * p.element_size()
+            p.register_post_accumulate_grad_hook(self._arrived)
+        self._forget()
+
+    def _forget(self) -> None:
+        self.missing = [set(bucket) for bucket in self.buckets]
+        self.under_way: list[tuple[list[nn.Parameter], Tensor, Any]] = []
+
+    def _arrived(self, p: nn.Parameter) -> None:
+        if not self.listens:
+            return
+        for missing in self.missing:
+            missing.discard(p)
+        while len(self.under_way) < len(self.buckets) and not self.missing[len(self.under_way)]:
+            bucket = self.buckets[len(self.under_way)]
+            self.under_way.append((bucket, *self.send([q.grad for q in bucket])))
+
+    def take(self) -> list[tuple[list[nn.Parameter], Tensor, Any]]:
+        """What is under way: parameters, their gradients one after the other, what to wait for."""
+        under_way = self.under_way
+        self._forget()
+        self.listens = False
+        return under_way

@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 from jobs import curve, train_command
+from torch import nn
 from warm import Warm
+
+from fairseq_hybrid.distributed import sampled
 
 SEQUENCES = 8
 LM = (
@@ -157,3 +160,21 @@ def test_another_criterion_is_refused(server, words, tmp_path):
 def test_bad_input_is_one_line_before_any_worker_starts(server, words, tmp_path, more, message):
     command = train_command(words, tmp_path, *options(2), *more, arch=LM)
     assert message in Warm(server, command, tmp_path).finish().error()
+
+
+def test_buckets_go_in_their_order(monkeypatch):
+    """However backward reaches them, and not before they are asked for."""
+    monkeypatch.setattr(sampled, "BUCKET", 16)
+    params = [nn.Parameter(torch.ones(n)) for n in (4, 1, 3, 2)]  # [4], [1, 3], [2]
+    sent = []
+    early = sampled.Early(params, lambda grads: (sent.append(len(grads)), None))
+    assert [len(bucket) for bucket in early.buckets] == [1, 2, 1]
+    sum(p.sum() for p in params).backward()
+    assert early.take() == [], "it does not listen yet"
+    early.listens = True
+    (params[1].sum() + params[2].sum() + params[3].sum()).backward()
+    assert sent == [], "the first is missing"
+    params[0].sum().backward()
+    assert sent == [1, 2, 1]
+    assert [bucket for bucket, _, _ in early.take()] == early.buckets
+    assert early.take() == []
