@@ -15,8 +15,8 @@ PYTHON=python
 [ ! -x .venv/bin/python ] || PYTHON=.venv/bin/python
 export OMP_NUM_THREADS=1
 RESULTS=benchmarks/results
-ALL=(translation_single translation_parallel translation_parallel_multi30k translation_1gbit language_model
-  averaging planning)
+ALL=(translation_single translation_parallel translation_parallel_multi30k translation_decoupled
+  translation_1gbit language_model averaging planning)
 ROUNDS=(--rounds 3 --updates 3 --warmup 2)
 
 need() { # VARIABLE
@@ -32,6 +32,9 @@ measure() {
       need MULTI30K
       $PYTHON $parallel --workload multi30k --multi30k "$MULTI30K" "${ROUNDS[@]}" \
         --systems single legacy_ddp hybrid decoupled --json "$json" ;;
+    translation_decoupled)
+      $PYTHON $parallel --workload fixed "${ROUNDS[@]}" --systems single legacy_ddp hybrid decoupled \
+        --json "$json" ;;
     translation_1gbit)
       bash benchmarks/slow_link.sh 1gbit --workload fixed "${ROUNDS[@]}" \
         --systems single legacy_ddp hybrid decoupled --json "$json" ;;

@@ -117,6 +117,26 @@ def translation_quality() -> str:
     return markdown(titles, rows) + "\n\n" + source(result, file, command)
 
 
+def parallel_quality() -> str:
+    file = "parallel_quality.json"
+    result = json.loads((RESULTS / file).read_text())
+    names = {"single": "1 worker", **{k: v for k, v in PARALLEL_TITLES.items() if k != "single"}}
+    rows = [
+        [
+            names[r["model"]],
+            str(r["seed"]),
+            f"{r['bleu']:.1f}",
+            f"{r['valid_ppl']:.2f}",
+            f"{r['updates']:,}",
+            f"{r['cpu_minutes']:.0f}",
+        ]
+        for r in sorted(result["runs"], key=lambda r: (list(names).index(r["model"]), r["seed"]))
+    ]
+    titles = ["", "seed", "BLEU", "valid. ppl", "updates", "CPU minutes"]
+    command = "MULTI30K=FOLDER bash benchmarks/parallel_quality.sh"
+    return markdown(titles, rows) + "\n\n" + source(result, file, command)
+
+
 PARALLEL_TITLES = {
     "feeding": "1 worker, `--input-feeding`",
     "single": "1 worker",
@@ -190,6 +210,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "translation_1gbit": parallel(
         "translation_1gbit.json", "fixed", "bash benchmarks/slow_link.sh 1gbit"
     ),
+    "parallel_quality": parallel_quality,
     "language_model": lambda: systems(
         "language_model.json", "wikitext-2", LANGUAGE_TITLES, LANGUAGE_COLUMNS
     ),

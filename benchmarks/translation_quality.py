@@ -3,7 +3,8 @@
     python benchmarks/translation_quality.py OUT translation_quality lstm hybrid_lstm ...
 
 Reads OUT/NAME-SEED/{train.log, seconds.txt, score.txt} of the models named; writes
-benchmarks/results/translation_quality.json and prints a Markdown table. Where several checkpoints
+benchmarks/results/translation_quality.json and prints a Markdown table. Rows of earlier runs that
+are not in OUT are kept: each row says where and when it was measured. Where several checkpoints
 were averaged, score.txt is theirs and score-best.txt the best one's. Times are CPU minutes (one
 thread each), which other work on the machine does not change much; the time to the best epoch is
 its share of all epochs.
@@ -38,6 +39,7 @@ def read(folder: Path) -> dict:
         "epochs": len(by_loss),
         "best_epoch": int(best),
         "best_updates": int(updates),
+        "updates": int(losses[-1][2]),
         "valid_ppl": round(2 ** float(nll), 2),
         "cpu_minutes": round(cpu / 60, 1),
         "cpu_minutes_to_best": round(cpu / 60 * int(best) / len(by_loss), 1),
@@ -55,9 +57,18 @@ def score(path: Path) -> tuple[float, str]:
 
 def main(out: str, name: str, *models: str) -> None:
     found = sorted(path for model in models for path in Path(out).glob(f"{model}-[0-9]/score.txt"))
-    rows = [read(path.parent) for path in found]
-    record = {"environment": common.environment(), "runs": rows}
+    here = common.environment()
+    measured = {key: here[key] for key in ("machine", "date", "commit")}
     result = common.ROOT / "benchmarks" / "results" / f"{name}.json"
+    runs = json.loads(result.read_text())["runs"] if result.exists() else []
+    runs = {(r["model"], r["seed"]): r for r in runs if r["model"] in models}
+    for path in found:
+        row = read(path.parent)
+        before = runs.get((row["model"], row["seed"]), {})
+        if {**before, "measured": None} != {**row, "measured": None}:
+            runs[row["model"], row["seed"]] = {**row, "measured": measured}
+    rows = [runs[key] for key in sorted(runs, key=lambda key: (models.index(key[0]), key[1]))]
+    record = {"environment": here, "runs": rows}
     result.write_text(json.dumps(record, indent=2) + "\n")
     titles = ("model", "seed", "BLEU", "averaged", "valid ppl", "best epoch", "CPU min to it")
     print("| " + " | ".join(titles) + " |")

@@ -263,8 +263,8 @@ def main() -> None:
     parser.add_argument(
         "--data",
         type=Path,
-        default=ROOT.parent / "shared/data/multi30k",
-        help="folder with train, valid and test2016 .de and .en",
+        default=os.environ.get("MULTI30K"),
+        help="folder with train, valid and test2016 .de and .en (default: the variable MULTI30K)",
     )
     parser.add_argument("--cache", type=Path, default=ROOT / "build/multi30k-8000")
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS))
@@ -280,7 +280,7 @@ def main() -> None:
     options = parser.parse_args()  # fmt: skip
 
     torch.set_num_threads(1)
-    if not (options.data / "train.de").exists():
+    if options.data is None or not (options.data / "train.de").exists():
         parser.error(
             f"--data {options.data}: no train.de there; see examples/translation/multi30k.sh"
         )

@@ -19,18 +19,22 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
-from typing import Any, Optional
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from fairseq.distributed import LegacyDistributedDataParallel
-from fairseq.models import ARCH_MODEL_REGISTRY
 from torch import Tensor, nn
 
-from fairseq_hybrid.compat.messages import UserError
 from fairseq_hybrid.distributed import row_sets, schedule, wavefront
-from fairseq_hybrid.distributed.backends import Accumulating, add_option, register_backend
+from fairseq_hybrid.distributed.backends import Accumulating, register_backend
+from fairseq_hybrid.distributed.hybrid_options import (
+    DECOUPLED,
+    check,
+    layer_ranges,
+    stacked,
+    stages_of,
+)
 from fairseq_hybrid.distributed.lanes import Lanes, flatten
 from fairseq_hybrid.distributed.late_gradients import LateGradients
 from fairseq_hybrid.distributed.ownership import Group, Ownership, Shared
@@ -45,149 +49,6 @@ logger = logging.getLogger(__name__)
 UNIT_OVERHEAD = 48
 """rows whose computation takes as long as what a unit costs beside them (reading the weights and
 adding to their gradients): a rough figure for CPU; see `schedule.chunk_length`"""
-
-SCHEDULES = SYNCHRONOUS, DECOUPLED = "synchronous", "decoupled"
-
-add_option(
-    "hybrid_stages", int, 0,
-    "workers that share one copy of the LSTM layers (default: all); several such groups, if the "
-    "world size is a multiple, are data-parallel to each other",
-)  # fmt: skip
-add_option(
-    "hybrid_layers", str, "",
-    "encoder layers of each stage from the bottom up, as 1,3; the decoder's lie with them "
-    "(default: as equal as possible)",
-)  # fmt: skip
-add_option(
-    "hybrid_chunk", str, "auto",
-    "time steps per unit of work: small ones fill the stages sooner, large ones compute faster "
-    "(default: chosen for each batch from its shape)",
-)  # fmt: skip
-add_option(
-    "hybrid_schedule", str, "synchronous",
-    "synchronous: the update of data parallelism; decoupled: the LSTM layers' backward pass runs "
-    "together with the next update's forward pass, so their gradients are applied one update late",
-)  # fmt: skip
-add_option(
-    "decoupled_shrink", float, 1.0,
-    "--hybrid-schedule decoupled: multiply late gradients by this",
-)  # fmt: skip
-add_option(
-    "hybrid_trace", Optional[str], None,
-    "write a timeline of a few updates of all workers to this file, for chrome://tracing or "
-    "ui.perfetto.dev",
-)  # fmt: skip
-
-
-def stages_of(dt: Any) -> int:
-    return dt.hybrid_stages or dt.distributed_world_size
-
-
-def layer_ranges(layers: int, stages: int) -> list[range]:
-    """Contiguous and as equal as possible, the larger shares on the upper stages."""
-    return [range(s * layers // stages, (s + 1) * layers // stages) for s in range(stages)]
-
-
-def stacked(depths: Sequence[int]) -> list[range]:
-    """The layers of each stage, given how many it has."""
-    return [range(end - depth, end) for end, depth in zip(accumulate(depths), depths)]
-
-
-def check(cfg: Any) -> None:
-    """Refuse what cannot work, before any worker starts."""
-    dt = cfg.distributed_training
-    backend, world, stages = str(dt.ddp_backend), dt.distributed_world_size, stages_of(dt)
-    arch = getattr(cfg.model, "_name", None) or getattr(cfg.model, "arch", None)
-    if not hasattr(ARCH_MODEL_REGISTRY.get(arch), "parallel_parts"):
-        able = [a for a, m in ARCH_MODEL_REGISTRY.items() if hasattr(m, "parallel_parts")]
-        raise UserError(
-            f"--ddp-backend {backend} cannot split --arch {arch}: use one of {', '.join(able)}, or "
-            "--ddp-backend legacy_ddp"
-        )
-    if dt.hybrid_stages < 0 or world % stages:
-        raise UserError(
-            f"--distributed-world-size {world} is not a multiple of --hybrid-stages "
-            f"{dt.hybrid_stages}: change one of them"
-        )
-    if cfg.model.encoder_layers < stages:
-        raise UserError(
-            f"--encoder-layers {cfg.model.encoder_layers} cannot be spread over {stages} stages: "
-            "use more layers, fewer workers, or --hybrid-stages N with N at most the layers"
-        )
-    _check_layers(dt, cfg.model.encoder_layers)
-    chunk = str(dt.hybrid_chunk)
-    if chunk != "auto" and not (chunk.isdigit() and int(chunk) > 0):
-        raise UserError(f"--hybrid-chunk {chunk} is not a number of time steps: give N > 0 or auto")
-    _check_precision(cfg, backend)
-    _check_schedule(cfg, backend)
-    if cfg.optimization.use_bmuf or dt.zero_sharding != "none":
-        flag = "--use-bmuf" if cfg.optimization.use_bmuf else f"--zero-sharding {dt.zero_sharding}"
-        raise UserError(f"{flag} does not go with --ddp-backend {backend}: leave one of them out")
-    if backend == "model_parallel" and cfg.criterion._name == "sampled_softmax":
-        raise UserError(
-            "--criterion sampled_softmax does not go with --ddp-backend model_parallel: use "
-            "--ddp-backend hybrid"
-        )
-    if backend == "model_parallel" and getattr(cfg.criterion, "ignore_prefix_size", 0):
-        raise UserError(
-            f"--ignore-prefix-size {cfg.criterion.ignore_prefix_size} does not go with "
-            "--ddp-backend model_parallel: use --ddp-backend hybrid"
-        )
-
-
-def _check_layers(dt: Any, layers: int) -> None:
-    given, stages = str(dt.hybrid_layers), stages_of(dt)
-    counts = [int(n) if n.isdecimal() else 0 for n in given.split(",")]
-    if given and (len(counts) != stages or sum(counts) != layers or min(counts) < 1):
-        equal = ",".join(str(len(mine)) for mine in layer_ranges(layers, stages))
-        raise UserError(
-            f"--hybrid-layers {given} does not spread {layers} encoder layers over {stages} "
-            f"stages: give {stages} numbers above 0 that add up to {layers}, as {equal}, or leave "
-            "it out"
-        )
-
-
-def _check_precision(cfg: Any, backend: str) -> None:
-    common = cfg.common
-    small = "fp16" if common.fp16 else "bf16" if common.bf16 else None
-    efficient = common.memory_efficient_fp16 or common.memory_efficient_bf16
-    if common.amp and getattr(cfg.model, "input_feeding", False):
-        # autocast does not reach into the decoder's time loop (models/input_feeding.py)
-        raise UserError(
-            "--amp does not go with --input-feeding: use --fp16 --memory-efficient-fp16, or leave "
-            "one of them out"
-        )
-    if small and not efficient and not common.fp16_no_flatten_grads:
-        raise UserError(
-            f"--{small} keeps all parameters in one piece, which --ddp-backend {backend} has to "
-            f"split: add --fp16-no-flatten-grads or --memory-efficient-{small}"
-        )
-
-
-def _check_schedule(cfg: Any, backend: str) -> None:
-    dt, common = cfg.distributed_training, cfg.common
-    kind, shrink = str(dt.hybrid_schedule), dt.decoupled_shrink
-    if kind not in SCHEDULES:
-        raise UserError(f"--hybrid-schedule {kind}: give one of {', '.join(SCHEDULES)}")
-    if kind == SYNCHRONOUS:
-        return
-    if not 0 < shrink <= 1:
-        raise UserError(f"--decoupled-shrink {shrink}: give a number above 0 and at most 1")
-    precision = next((f for f in ("amp", "fp16", "bf16") if getattr(common, f)), None)
-    other = (
-        f"--ddp-backend {backend}" if backend != "hybrid"
-        else f"--{precision}" if precision
-        else "--input-feeding" if getattr(cfg.model, "input_feeding", False)
-        else "--criterion sampled_softmax" if cfg.criterion._name == "sampled_softmax"
-        else None
-    )  # fmt: skip
-    if other:
-        flag, _, value = other.partition(" ")
-        way_out = f"another {flag}" if value else f"leave {flag} out"
-        raise UserError(
-            f"{other} does not go with --hybrid-schedule {kind}: use --hybrid-schedule "
-            f"{SYNCHRONOUS}, or {way_out}"
-        )
 
 
 @register_backend(

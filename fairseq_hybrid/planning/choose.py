@@ -14,7 +14,7 @@ from typing import Any
 
 from fairseq_hybrid.compat.messages import UserError
 from fairseq_hybrid.compat.plan import on_cpu
-from fairseq_hybrid.distributed.hybrid import layer_ranges
+from fairseq_hybrid.distributed.hybrid_options import layer_ranges
 from fairseq_hybrid.distributed.schedule import DECODER
 from fairseq_hybrid.planning import job as jobs
 from fairseq_hybrid.planning import memory, profile, systems

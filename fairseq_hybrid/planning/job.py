@@ -18,7 +18,8 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from torch import nn
 
 from fairseq_hybrid.compat.messages import UserError
-from fairseq_hybrid.distributed.hybrid import owners, stacked, users_of
+from fairseq_hybrid.distributed.hybrid import owners, users_of
+from fairseq_hybrid.distributed.hybrid_options import stacked
 from fairseq_hybrid.distributed.schedule import DECODER, ENCODER, WHOLE, Unit
 from fairseq_hybrid.models.lstm_layer import LSTMLayer
 from fairseq_hybrid.models.packing import Packing

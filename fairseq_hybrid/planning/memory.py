@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fairseq_hybrid.distributed.hybrid import stacked
+from fairseq_hybrid.distributed.hybrid_options import stacked
 from fairseq_hybrid.distributed.schedule import DECODER, ENCODER
 from fairseq_hybrid.planning.job import FLOAT, BatchShape, Model
 from fairseq_hybrid.planning.plan import DATA_PARALLEL, MODEL_PARALLEL, Plan

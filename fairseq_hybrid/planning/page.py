@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from fairseq_hybrid.distributed.hybrid import stacked
+from fairseq_hybrid.distributed.hybrid_options import stacked
 from fairseq_hybrid.planning import pictures, tables
 from fairseq_hybrid.planning.choose import Prediction
 from fairseq_hybrid.planning.pictures import Panel

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from fairseq_hybrid.distributed import schedule
-from fairseq_hybrid.distributed.hybrid import stacked
+from fairseq_hybrid.distributed.hybrid_options import stacked
 from fairseq_hybrid.distributed.schedule import (
     DECODER,
     ENCODER,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from fairseq_hybrid.distributed.hybrid import stacked
+from fairseq_hybrid.distributed.hybrid_options import stacked
 from fairseq_hybrid.planning.choose import Prediction
 from fairseq_hybrid.planning.costs import BACKWARD, COPY, FORWARD, HEAD, UPDATE
 from fairseq_hybrid.planning.devices import Device

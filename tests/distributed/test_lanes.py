@@ -29,7 +29,7 @@ from gradient_workers import LENGTHS, loss_of, sample  # noqa: E402
 from hybrid_lstm_reference import TinyTask, tiny_model  # noqa: E402
 
 from fairseq_hybrid.distributed import schedule, wavefront  # noqa: E402
-from fairseq_hybrid.distributed.hybrid import layer_ranges  # noqa: E402
+from fairseq_hybrid.distributed.hybrid_options import layer_ranges  # noqa: E402
 from fairseq_hybrid.distributed.schedule import (  # noqa: E402
     DECODER,
     ENCODER,

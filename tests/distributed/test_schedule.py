@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import pytest
 
 from fairseq_hybrid.distributed import schedule
-from fairseq_hybrid.distributed.hybrid import layer_ranges
+from fairseq_hybrid.distributed.hybrid_options import layer_ranges
 from fairseq_hybrid.distributed.schedule import (
     DECODER,
     ENCODER,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tiny_jobs import Flat, job
 
-from fairseq_hybrid.distributed.hybrid import stacked
+from fairseq_hybrid.distributed.hybrid_options import stacked
 from fairseq_hybrid.planning import systems
 from fairseq_hybrid.planning.choose import alternatives, best, chunks, predict, ranked, spreads
 from fairseq_hybrid.planning.plan import DATA_PARALLEL, HYBRID, MODEL_PARALLEL, SINGLE, Plan
