@@ -5,7 +5,9 @@
 Reads OUT/NAME-SEED/{run.txt, train.log, test.log, seconds.txt}; writes
 RESULTS/language_model_quality.json, with matplotlib also RESULTS/language_model_quality.png, and
 prints Markdown tables. Training time is the sum of fairseq's `train_wall`, without validation,
-which is by full softmax whatever is trained.
+which is by full softmax whatever is trained. Rows of earlier runs that are not in OUT are kept: each
+row says where and when it was measured. Words per second are those of all workers; under `async`
+fairseq's log has worker 0's only, so they are taken times the workers.
 """
 
 from __future__ import annotations
@@ -40,7 +42,10 @@ def read(folder: Path) -> dict:
         "workers": int(workers),
         "backend": backend,
         "criterion": criterion,
-        "tokens_per_second": [float(wps) for _, wps, _ in TRAIN.findall(log)],
+        "tokens_per_second": [
+            float(wps) * (int(workers) if backend == "async" else 1)
+            for _, wps, _ in TRAIN.findall(log)
+        ],
         "mb_sent_per_update": float(sent[-1]) if sent else 0.0,
         "curve": curve,
         "cpu_minutes": round(sum(user + system for _, user, system in processor) / 60, 1),
@@ -80,11 +85,17 @@ def plot(rows: list[dict], path: Path) -> None:
 
 def main(out: str, results: str) -> None:
     finished = sorted(Path(out).glob("*/finished"), key=lambda path: path.stat().st_mtime)
-    rows = sorted((read(path.parent) for path in finished), key=lambda r: (r["workers"], r["run"]))
+    here, file = common.environment(), Path(results, "language_model_quality.json")
+    runs = json.loads(file.read_text())["runs"] if file.exists() else []
+    runs = {(r["run"], r["seed"]): r for r in runs}
+    for path in finished:
+        row = read(path.parent)
+        measured = {key: here[key] for key in ("machine", "date", "commit")}
+        runs[row["run"], row["seed"]] = {**row, "measured": measured}
+    rows = sorted(runs.values(), key=lambda r: (r["workers"], r["run"]))
     if not rows:
         sys.exit(f"{out}: no finished run")
-    record = {"environment": common.environment(), "runs": rows}
-    Path(results, "language_model_quality.json").write_text(json.dumps(record, indent=2) + "\n")
+    file.write_text(json.dumps({"environment": here, "runs": rows}, indent=2) + "\n")
     full = [r["test_ppl"] for r in rows if r["run"].startswith("full")]
     table(rows, min(full) if full else None)
     curves = [r for r in rows if r["run"] in ("full", "full-slow", "sampled")]

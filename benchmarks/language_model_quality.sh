@@ -55,8 +55,7 @@ train() { # NAME;WORKERS;BACKEND;CRITERION
   mkdir -p "$SAVE"
   echo "$1" > "$SAVE/run.txt"
   [ -e "$SAVE/finished" ] || {
-    { time bash "$RECIPE" > "$SAVE/recipe.log" 2>&1; } 2>> "$SAVE/seconds.txt"
-    touch "$SAVE/finished"
+    { time bash "$RECIPE" > "$SAVE/recipe.log" 2>&1 && touch "$SAVE/finished"; } 2>> "$SAVE/seconds.txt"
   }
 }
 
