@@ -102,8 +102,9 @@ class Server:
         return self.clock[worker] - min(self.clock)
 
     def fail(self, error: BaseException) -> None:
+        """Nobody waits any longer."""
         with self.changed:
-            self.error = error
+            self.error = self.error or error
             self.changed.notify_all()
 
 
@@ -178,7 +179,8 @@ def serve(server: Server, wire: Wire, worker: int) -> None:
         while True:
             kind, rows = wire.receive()
             if kind == STOP:
-                return
+                # At the end nobody asks any more; earlier, others would wait for its updates.
+                return server.fail(EOFError(f"worker {worker} has left"))
             if kind == PUSH:
                 values = wire.receive_values(rows)
                 server.push(worker, as_gradients(server.params, rows, values))
@@ -235,6 +237,8 @@ class AsyncParallel(nn.Module):
             with contextlib.suppress(RuntimeError):
                 self.wires[0].send(STOP, [torch.empty(0, dtype=torch.long)] * len(self.params))
                 self.wires[0].finish()
+        else:
+            self.server.fail(EOFError("worker 0 has left"))
         for thread in self.threads:
             thread.join()
         self.threads = []

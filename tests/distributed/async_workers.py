@@ -1,6 +1,6 @@
 """A worker of test_async.py: pushes known gradients, notes what it fetches.
 
-python async_workers.py FOLDER WORLD RANK STALENESS
+python async_workers.py FOLDER WORLD RANK STALENESS [RANK THAT FAILS]
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def gradient(rank: int, update: int) -> tuple[torch.Tensor, torch.Tensor, torch.
     return taken, torch.randn(4, 2, generator=draw), torch.randn(3, generator=draw)
 
 
-def main(folder: str, world: int, rank: int, staleness: int) -> None:
+def main(folder: str, world: int, rank: int, staleness: int, fails: int = -1) -> None:
     dist.init_process_group("gloo", f"file://{folder}/store", rank=rank, world_size=world)
     model = AsyncParallel(Model(), staleness=staleness).train()
     optimizer = Optimizer(model.server.params) if rank == 0 else None
@@ -73,6 +73,8 @@ def main(folder: str, world: int, rank: int, staleness: int) -> None:
         model.module.table.grad = rows.sparse_rows(taken, of_rows, model.module.table)
         model.module.layer.grad = of_layer
         model.push()
+        if rank == fails and update == UPDATES // 2:
+            raise ArithmeticError("as the test asks")
     model.drain()
     torch.save(model.module.state_dict(), f"{folder}/{rank}.pt")
     if rank == 0:

@@ -48,6 +48,16 @@ def test_every_gradient_is_used_once(tmp_path, world, staleness):
     assert torch.load(tmp_path / "server.pt")["clock"] == [UPDATES] * world
 
 
+@pytest.mark.parametrize("fails", [0, 1])
+def test_nobody_waits_for_one_that_failed(tmp_path, fails):
+    """Where nothing watches the workers: started by hand, or by Slurm."""
+    command = (sys.executable, WORKER, tmp_path, 2)
+    jobs = [start(*command, rank, 2, fails) for rank in range(2)]
+    results = [finish(job, 60) for job in jobs]
+    assert all(result.code not in (0, None) for result in results)
+    assert "ArithmeticError" in results[fails].err
+
+
 def test_nobody_runs_too_far_ahead():
     """Worker 0 may fetch after 2 more updates than worker 1 has made, but not after 3."""
     server = Server([torch.nn.Parameter(torch.zeros(2))], workers=2, staleness=2)
