@@ -5,9 +5,9 @@
 Reads OUT/NAME-SEED/{run.txt, train.log, test.log, seconds.txt}; writes
 RESULTS/language_model_quality.json, with matplotlib also RESULTS/language_model_quality.png, and
 prints Markdown tables. Training time is the sum of fairseq's `train_wall`, without validation,
-which is by full softmax whatever is trained. Rows of earlier runs that are not in OUT are kept: each
-row says where and when it was measured. Words per second are those of all workers; under `async`
-fairseq's log has worker 0's only, so they are taken times the workers.
+which is by full softmax whatever is trained. Rows of earlier runs that are not in OUT are kept:
+each row says where and when it was measured. Words per second are those of all workers; under
+`async` fairseq's log has worker 0's only, so they are taken times the workers.
 """
 
 from __future__ import annotations
