@@ -170,6 +170,7 @@ class WavefrontParallel(Accumulating, nn.Module):
         )
         users = users_of(self.module.parameters(), parts, self.ranges, self.head_on_last)
         self.ownership = Ownership(self.module, owners(users, parts), self.group)
+        self.last_has_output = self.ownership.owners[parts.head.output.weight] == stages - 1
         self.after_units = set(self.ownership.owned) if self.stage.last else set()
         """whose gradients nobody else waits for, so that they can be computed at the end"""
         self.shared = Shared(users, self.ownership, self.watch)
@@ -205,8 +206,17 @@ class WavefrontParallel(Accumulating, nn.Module):
 
     def _wavefront(self, plan: schedule.Schedule, batches: list[wavefront.Batch]) -> list[Tensor]:
         """What the heads need of the forward pass; the backward pass starts from that."""
-        self.ideal = schedule.efficiency(plan, lambda s, unit: self._cost(s, unit, batches))
+        busy = schedule.efficiency(plan, lambda s, unit: self._cost(s, unit, batches))
+        sizes = [batch.chunk(unit)[1].sum().item() for unit, batch in self._units(plan, batches)]
+        if self._drains_for_nothing(max(sizes), sum(sizes)):
+            busy = 1 / (1 + (1 / busy - 1) / 3)
+        self.ideal = busy
         return wavefront.run(self.stage, plan, batches, self.between)
+
+    @staticmethod
+    def _units(plan: schedule.Schedule, batches: list[wavefront.Batch]):
+        """What the last stage runs, and the batches it belongs to."""
+        return [(unit, batches[unit.batch]) for unit in plan.units(plan.stages - 1)]
 
     def _exchange(self, src: Tensor, tgt: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Source and target words of all batches of the group, on the host."""
@@ -269,16 +279,21 @@ class WavefrontParallel(Accumulating, nn.Module):
         return batches
 
     def _chunk_length(self, steps: int, rows: int) -> int:
-        """Where the head is large the last stage waits while the wavefront fills, a third of all,
-        and has the output weights' gradient to compute while it drains (late_gradients.py)."""
-        others, head = self.stage.count - 1, self.parts.head.output
-        for waiting in (others / 3, others):
-            length = schedule.chunk_length(steps, rows, 1 + waiting, UNIT_OVERHEAD)
-            unit = length * rows / max(steps, 1) * max(self.stage.depths) * 8 * self.stage.hidden
-            late = rows / 2 / self.stage.count * head.out_features
-            if late >= 2 * others * unit:
-                break
-        return length
+        """As short as filling the pipeline asks for, and turning and draining where they cost."""
+        others = self.stage.count - 1
+        length = schedule.chunk_length(steps, rows, 1 + others / 3, UNIT_OVERHEAD)
+        if self._drains_for_nothing(length * rows / max(steps, 1), rows):
+            return length
+        return schedule.chunk_length(steps, rows, 1 + others, UNIT_OVERHEAD)
+
+    def _drains_for_nothing(self, unit_rows: float, rows: int) -> bool:
+        """Whether the output weights' gradient (late_gradients.py) takes the last stage as long as
+        the wavefront needs to drain; then only filling it is waiting, a third of all."""
+        if self.last_has_output and self.stage.decodes:
+            late = rows / 2 / self.stage.count * self.parts.head.output.out_features
+            unit = unit_rows * max(self.stage.depths) * 8 * self.stage.hidden
+            return late >= 2 * (self.stage.count - 1) * unit
+        return False
 
     def _cost(self, stage: int, unit: schedule.Unit, batches: list[wavefront.Batch]) -> float:
         """Layers times rows."""
