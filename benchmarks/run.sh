@@ -7,7 +7,7 @@
 # The machine must do nothing else meanwhile. MULTI30K has {train,valid,test2016}.{de,en}, WIKITEXT2
 # wiki.{train,valid,test}.tokens. What trains for hours (quality) has scripts of its own, which write to the
 # same folder: translation_quality.sh, parallel_quality.sh, language_model_quality.sh,
-# averaging_quality.sh. translation_1gbit needs root.
+# averaging_quality.sh. translation_2500mbit and translation_1gbit need root.
 set -euo pipefail
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$ROOT"
@@ -16,7 +16,7 @@ PYTHON=python
 export OMP_NUM_THREADS=1
 RESULTS=benchmarks/results
 ALL=(translation_single translation_parallel translation_parallel_multi30k translation_decoupled
-  translation_1gbit language_model averaging planning)
+  translation_2500mbit translation_1gbit language_model averaging planning)
 ROUNDS=(--rounds 3 --updates 3 --warmup 2)
 
 need() { # VARIABLE
@@ -35,9 +35,9 @@ measure() {
     translation_decoupled)
       $PYTHON $parallel --workload fixed "${ROUNDS[@]}" --systems single legacy_ddp hybrid decoupled \
         --json "$json" ;;
-    translation_1gbit)
-      bash benchmarks/slow_link.sh 1gbit --workload fixed "${ROUNDS[@]}" \
-        --systems single legacy_ddp hybrid decoupled --json "$json" ;;
+    translation_2500mbit | translation_1gbit)
+      bash benchmarks/slow_link.sh "${1#translation_}" --workload fixed "${ROUNDS[@]}" \
+        --systems single legacy_ddp hybrid --json "$json" ;;
     language_model) need WIKITEXT2; $PYTHON benchmarks/language_model.py --wikitext2 "$WIKITEXT2" --rounds 3 --updates 3 --json "$json" ;;
     averaging) need WIKITEXT2; $PYTHON benchmarks/averaging.py --wikitext2 "$WIKITEXT2" --rounds 3 --json "$json" ;;
     planning) $PYTHON benchmarks/planning.py --json "$json" ;;

@@ -210,6 +210,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "translation_1gbit": parallel(
         "translation_1gbit.json", "fixed", "bash benchmarks/slow_link.sh 1gbit"
     ),
+    "translation_2500mbit": parallel(
+        "translation_2500mbit.json", "fixed", "bash benchmarks/slow_link.sh 2500mbit"
+    ),
     "parallel_quality": parallel_quality,
     "language_model": lambda: systems(
         "language_model.json", "wikitext-2", LANGUAGE_TITLES, LANGUAGE_COLUMNS
