@@ -96,6 +96,7 @@ def translation_quality() -> str:
     result = json.loads((RESULTS / file).read_text())
     names = {
         "lstm": "fairseq `lstm`",
+        "bidirectional_lstm": "fairseq `lstm --encoder-bidirectional`",
         "hybrid_lstm": "`hybrid_lstm`",
         "feeding_hybrid_lstm": "`hybrid_lstm --input-feeding`",
         "bidirectional_hybrid_lstm": "`hybrid_lstm --encoder-bidirectional-first`",
