@@ -108,7 +108,12 @@ def is_command(code: str) -> bool:
 
 
 def parse(page: str, text: str) -> Command:
-    words = shlex.split(WHICH.sub(r"\1", text), comments=True)
+    try:
+        words = shlex.split(WHICH.sub(r"\1", text), comments=True)
+    except ValueError as error:
+        raise ValueError(
+            f"{page}: {text}: {error}; no command? Then mark the block as text"
+        ) from None
     settings = []
     while words and (setting := SETTING.fullmatch(words[0])):
         settings.append((setting[1], setting[2]))
