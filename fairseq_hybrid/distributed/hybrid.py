@@ -118,6 +118,8 @@ class WavefrontParallel(Accumulating, nn.Module):
         self.replica_bytes = 0
         self.ideal = 1.0
         self.late_gradients = LateGradients()
+        self.postpones = False
+        """whether the output weights' gradient of this batch can come late"""
         self.between = wavefront.Between(self._at_turn, self._late_gradients)
         layers = len(self.parts.encoder_layers)
         self.ranges = stacked(depths) if depths else layer_ranges(layers, stages)
@@ -186,6 +188,8 @@ class WavefrontParallel(Accumulating, nn.Module):
     ):
         if not (self.training and torch.is_grad_enabled()):
             return self.module(src_tokens, src_lengths, prev_output_tokens, features_only)
+        autocast = torch.is_autocast_enabled(src_tokens.device.type)
+        self.postpones = self.stage.decodes and not (features_only or autocast)
         self.shared.start_refresh()
         with self.watch.span(SEND, "exchange batches"):
             tokens = self._exchange(src_tokens, prev_output_tokens)
@@ -207,16 +211,12 @@ class WavefrontParallel(Accumulating, nn.Module):
     def _wavefront(self, plan: schedule.Schedule, batches: list[wavefront.Batch]) -> list[Tensor]:
         """What the heads need of the forward pass; the backward pass starts from that."""
         busy = schedule.efficiency(plan, lambda s, unit: self._cost(s, unit, batches))
-        sizes = [batch.chunk(unit)[1].sum().item() for unit, batch in self._units(plan, batches)]
+        units = plan.units(plan.stages - 1)
+        sizes = [batches[unit.batch].chunk(unit)[1].sum().item() for unit in units]
         if self._drains_for_nothing(max(sizes), sum(sizes)):
             busy = 1 / (1 + (1 / busy - 1) / 3)
         self.ideal = busy
         return wavefront.run(self.stage, plan, batches, self.between)
-
-    @staticmethod
-    def _units(plan: schedule.Schedule, batches: list[wavefront.Batch]):
-        """What the last stage runs, and the batches it belongs to."""
-        return [(unit, batches[unit.batch]) for unit in plan.units(plan.stages - 1)]
 
     def _exchange(self, src: Tensor, tgt: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Source and target words of all batches of the group, on the host."""
@@ -289,7 +289,7 @@ class WavefrontParallel(Accumulating, nn.Module):
     def _drains_for_nothing(self, unit_rows: float, rows: int) -> bool:
         """Whether the output weights' gradient (late_gradients.py) takes the last stage as long as
         the wavefront needs to drain; then only filling it is waiting, a third of all."""
-        if self.last_has_output and self.stage.decodes:
+        if self.last_has_output and self.postpones:
             late = rows / 2 / self.stage.count * self.parts.head.output.out_features
             unit = unit_rows * max(self.stage.depths) * 8 * self.stage.hidden
             return late >= 2 * (self.stage.count - 1) * unit
