@@ -8,8 +8,11 @@ WikiText-2 (33,278 words), 2 LSTM layers, embedding, hidden and output size 512,
 blocks of 35 words, 32 sequences per worker, dropout, clipping, Adam; one thread per worker. The
 systems, each a set of processes, started once and stopped while others are measured:
 
+    pytorch     1 worker, a plain PyTorch loop: nn.LSTM, F.cross_entropy, torch.optim.Adam, nothing
+                of this package: the naive single worker
     fairseq     1 worker, fairseq's own --arch lstm_lm, --criterion cross_entropy: what users have
-    full        1 worker, --criterion cross_entropy: the naive single worker, baseline of "speed-up"
+    full        1 worker, --criterion cross_entropy, with all else that makes our model fast:
+                baseline of "speed-up"
     adaptive    1 worker, --criterion adaptive_loss with --adaptive-softmax-cutoff (fairseq's)
     sampled     1 worker, --criterion sampled_softmax
     dense2      2 workers, --criterion cross_entropy --ddp-backend legacy_ddp
@@ -23,7 +26,8 @@ workers train on the union of their target words; so that the softmax of all is 
 words, one worker draws more of them at random.
 
     tok/s            words of all workers per second of wall time, median over rounds
-    speed-up, to ... over `full`, `fairseq`, `adaptive`, `sampled`; median of the ratios in a round
+    speed-up, to ... over `full`, `pytorch`, `fairseq`, `adaptive`, `sampled`; median of the ratios
+                     in a round
     words            over which the softmax of an update is computed, where that is not all
     MB sent          per update, by all workers together: as the program counts its tensors (an
                      all-reduce as a ring makes it), and as the kernel counts the loopback device
@@ -38,12 +42,16 @@ Processor time of all workers is in the JSON: where something else runs on the m
 from __future__ import annotations
 
 import argparse
+import math
 import os
 from pathlib import Path
 
 import crew
+import torch
+import torch.nn.functional as F
 from common import medians, prepare_wikitext2, ratios
 from crew import System
+from torch import nn
 
 FULL = ("--criterion", "cross_entropy")
 SAMPLED = ("--criterion", "sampled_softmax")
@@ -51,6 +59,7 @@ ONE_WORKERS_RANDOM = 1210
 """random words of one worker's sample, with which its softmax has as many words as that of two"""
 
 SYSTEMS = {
+    "pytorch": System("1 worker, plain PyTorch, full softmax", flags=FULL),
     "fairseq": System("1 worker, fairseq's lstm_lm, full softmax", flags=FULL),
     "full": System("1 worker, full softmax", flags=FULL),
     "adaptive": System("1 worker, adaptive softmax", flags=("--criterion", "adaptive_loss")),
@@ -58,7 +67,8 @@ SYSTEMS = {
     "dense2": System("{n} workers, full softmax, legacy_ddp", "legacy_ddp", FULL),
     "sampled2": System("{n} workers, sampled softmax, sampled", "sampled", SAMPLED),
 }
-FAIRSEQ, BASELINE, ADAPTIVE, ONE_SAMPLED, DENSE = "fairseq", "full", "adaptive", "sampled", "dense2"
+PLAIN, FAIRSEQ, BASELINE, ADAPTIVE = "pytorch", "fairseq", "full", "adaptive"
+ONE_SAMPLED, DENSE = "sampled", "dense2"
 
 
 def arguments(name: str, data: Path, options) -> list[str]:
@@ -77,6 +87,9 @@ def arguments(name: str, data: Path, options) -> list[str]:
     task, arch = "streamed_language_modeling", "hybrid_lstm_lm"
     if name == FAIRSEQ:  # its model can't carry a state from batch to batch
         task, arch, values["--decoder-attention"] = "language_modeling", "lstm_lm", 0
+    if name == PLAIN:  # the model that is built only shows what the batches are: a tiny one
+        widths = ("embed-dim", "hidden-size", "out-embed-dim")
+        values |= {f"--decoder-{width}": 8 for width in widths}
     if name == ADAPTIVE:
         values["--adaptive-softmax-cutoff"] = options.cutoff
     if system.flags == SAMPLED and options.sample:
@@ -97,7 +110,14 @@ class Worker(crew.Worker):
     """One process of a system."""
 
     def __init__(self, name: str, rank: int, options, data: Path):
+        if name == PLAIN:
+            os.environ["FAIRSEQ_HYBRID_KEEP_BUFFERS"] = "0"  # malloc as it comes
         super().__init__(SYSTEMS[name], arguments(name, data, options), rank, options)
+        dictionary = self.trainer.task.target_dictionary
+        self.vocabulary = len(dictionary)
+        if name == PLAIN:
+            self.trainer = PlainLoop(dictionary, options)
+            self.trainer.train_step(self.updates[0])
 
     def note(self, log: dict) -> dict[str, float]:
         words = {"words": float(log["words"])} if "words" in log else {}
@@ -108,10 +128,45 @@ class Worker(crew.Worker):
         samples = [sample for update in self.updates for sample in update]
         return {
             "parameters": sum(p.numel() for p in self.trainer.get_model().parameters()),
-            "vocabulary": len(self.trainer.task.target_dictionary),
+            "vocabulary": self.vocabulary,
             "sequences_per_batch": sum(sample["nsentences"] for sample in samples) / len(samples),
             "tokens_per_batch": sum(sample["ntokens"] for sample in samples) / len(samples),
         }
+
+
+class PlainLoop:
+    """The same training as a PyTorch user would write it down."""
+
+    def __init__(self, dictionary, options):
+        self.pad, words, hidden = dictionary.pad(), len(dictionary), options.hidden
+        embed, output = options.embed or hidden, options.output or hidden
+        self.embed = nn.Embedding(words, embed, padding_idx=self.pad)
+        self.lstm = nn.LSTM(embed, hidden, options.layers, dropout=options.dropout)
+        self.narrow = nn.Linear(hidden, output) if output != hidden else nn.Identity()
+        self.output = nn.Linear(output, words)
+        self.dropout, self.state = nn.Dropout(options.dropout), None
+        self.modules = nn.ModuleList((self.embed, self.lstm, self.narrow, self.output))
+        self.optimizer = torch.optim.Adam(self.modules.parameters(), lr=1e-3)
+
+    def get_model(self) -> nn.Module:
+        return self.modules
+
+    def train_step(self, samples: list[dict]) -> dict[str, float]:
+        self.optimizer.zero_grad()
+        total = sum(sample["ntokens"] for sample in samples)
+        for sample in samples:
+            words_TB, target_TB = sample["net_input"]["src_tokens"].t(), sample["target"].t()
+            x_TBH, state = self.lstm(self.dropout(self.embed(words_TB)), self.state)
+            self.state = tuple(part.detach() for part in state)
+            logits_TBV = self.output(self.narrow(self.dropout(x_TBH)))
+            loss = F.cross_entropy(
+                logits_TBV.flatten(0, 1), target_TB.flatten(), ignore_index=self.pad,
+                reduction="sum",
+            )  # fmt: skip
+            (loss / total).backward()
+        nn.utils.clip_grad_norm_(self.modules.parameters(), 0.25)
+        self.optimizer.step()
+        return {"loss": float(loss) / samples[-1]["ntokens"] / math.log(2)}
 
 
 # Results
@@ -135,6 +190,7 @@ def summary(rounds: crew.Rounds, options) -> dict[str, dict]:
     sampled = {name: turns for name, turns in rounds.items() if "words" in turns[0]}
     columns = {
         **crew.common_columns(rounds, BASELINE),
+        "to_pytorch": ratios(rate, PLAIN),
         "to_fairseq": ratios(rate, FAIRSEQ),
         "to_adaptive": ratios(rate, ADAPTIVE),
         "to_sampled": ratios(rate, ONE_SAMPLED),
@@ -156,6 +212,7 @@ def shares_of_dense(rounds: crew.Rounds) -> dict[str, float]:
 COLUMNS = {
     "tok/s": ("tokens_per_second", "{:,.0f}"),
     "speed-up": ("speed_up", "{:.2f}"),
+    "to pytorch": ("to_pytorch", "{:.2f}"),
     "to fairseq": ("to_fairseq", "{:.2f}"),
     "to adaptive": ("to_adaptive", "{:.2f}"),
     "to sampled": ("to_sampled", "{:.2f}"),

@@ -185,7 +185,11 @@ class SampledSoftmaxCriterion(CrossEntropyCriterion):
         if bias is not None:
             bias_S = rows.take(bias, sample.words_S, by_rows).flatten()
             offset_S = bias_S if offset_S is None else offset_S + bias_S
-        logits_NS = F.linear(features_ND, rows.take(weight, sample.words_S, by_rows), offset_S)
+        if hasattr(model, "score"):
+            logits_NS = model.score(features_ND, sample.words_S, offset_S)
+        else:
+            weight_SD = rows.take(weight, sample.words_S, by_rows)
+            logits_NS = F.linear(features_ND, weight_SD, offset_S)
         index_N = sample.positions(target_N)
         loss = F.cross_entropy(
             logits_NS.float() if logits_NS.dtype in (torch.float16, torch.bfloat16) else logits_NS,
@@ -212,6 +216,7 @@ def takes_rows(model: Any) -> bool:
     """Whether whoever gathers the gradients can take single rows.
 
     A model alone can, and a wrapper that says so; it may also have `union_of_words`, which gives
-    the words of all workers, and `note_sample`. fairseq's wrappers get whole matrices.
+    the words of all workers, `note_sample`, and `score`, which computes the logits of some words.
+    fairseq's wrappers get whole matrices.
     """
     return isinstance(model, BaseFairseqModel) or getattr(model, "takes_row_gradients", False)

@@ -10,6 +10,9 @@ first unit, which has to come down from above anyway.
     time →
     stage 1   ... forward | softmax | backward ............ | weights |
     stage 0   ... forward | softmax | weights | backward ............ |
+
+Data parallelism (sampled.py) does it after the backward pass, while the gradients of the hidden
+layers are still on their way.
 """
 
 from __future__ import annotations
@@ -44,6 +47,42 @@ class LateGradients:
                 self.left.append((p, gradient))
             else:
                 p.grad = gradient() if p.grad is None else p.grad.add_(gradient())
+
+
+def linear_but_weight(
+    x_NI: Tensor, weight_OI: Tensor, bias_O: Tensor | None
+) -> tuple[Tensor, Product]:
+    """`F.linear`, its weight's gradient left to the caller, once backward has been here."""
+    product = Product()
+    return _LinearButWeight.apply(x_NI, weight_OI.detach(), bias_O, product), product
+
+
+class Product:
+    """The gradient of a linear layer's weight, in rows of it or as a whole."""
+
+    factors: tuple[Tensor, Tensor] | None = None
+    """derivatives of the outputs_NO and the inputs_NI; None until backward has been here"""
+
+    @torch.no_grad()
+    def rows(self, begin: int, end: int, out: Tensor, scale: float = 1.0) -> None:
+        """Write some of them to `out`."""
+        dy_NO, x_NI = self.factors
+        torch.addmm(out, dy_NO[:, begin:end].t(), x_NI, beta=0, alpha=scale, out=out)
+
+
+class _LinearButWeight(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor | None, product: Product) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.product = product
+        return F.linear(x, weight, bias)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, dy: Tensor):
+        x, weight = ctx.saved_tensors
+        ctx.product.factors = dy, x
+        return dy @ weight, None, dy.sum(0) if ctx.needs_input_grad[2] else None, None
 
 
 class _Linear(torch.autograd.Function):

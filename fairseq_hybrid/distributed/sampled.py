@@ -5,9 +5,13 @@ Xiao et al. (2017), in our reading. All workers compute the softmax of an update
 gradient of the output weights is one small dense block. The input embedding's rows are the union of
 the words read. Of the hidden layers a random share of the rows can be sent per update
 (``--share-hidden-fraction``); the gradients of the others are kept and sent later, so nothing is
-lost, only late. Sums are ordinary dense all-reduces: one for each few hidden layers, which runs
-while the layers below go backward, and one for all rows. Which rows those are is settled before,
-with the words of the softmax, so nobody has to wait for it at the end.
+lost, only late. Sums are ordinary dense all-reduces. Those of hidden layers, one for each few of
+them, run while the layers below go backward. The output weights' gradient, which nobody below waits
+for, is computed after that (late_gradients.py), in parts, while what backward found last travels.
+Which rows there are is settled before, with the words of the softmax.
+
+    computing   softmax | backward, layer by layer ........ | output rows, part by part | optimizer
+    travelling                     top layers | ... | lowest layer, rows read | parts of rows |
 
 The update is that of one worker on the joined batch with the same sample. What is kept back by
 ``--share-hidden-fraction`` is not in checkpoints: a resume starts without it.
@@ -18,11 +22,12 @@ The update is that of one worker on the joined batch with the same sample. What 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from fairseq.distributed import LegacyDistributedDataParallel
 from torch import Tensor, nn
 
@@ -30,11 +35,13 @@ from fairseq_hybrid.compat.messages import UserError
 from fairseq_hybrid.distributed import row_sets
 from fairseq_hybrid.distributed.backends import Accumulating, add_option, register_backend
 from fairseq_hybrid.distributed.hybrid import ring_bytes
-from fairseq_hybrid.distributed.lanes import flatten
-from fairseq_hybrid.optim.rows import sparse_rows
+from fairseq_hybrid.distributed.late_gradients import Product, linear_but_weight
+from fairseq_hybrid.optim.rows import sparse_rows, take
 
 BUCKET = 4 << 20
 """bytes of gradients that are worth a message of their own"""
+PARTS = 3
+"""of the output weights' gradient, each sent while the next one is computed"""
 
 add_option(
     "share_hidden_fraction", float, 1.0,
@@ -88,6 +95,8 @@ class SampledDataParallel(Accumulating, nn.Module):
         """rows of embeddings that the batch of this worker looks up"""
         self.rows: dict[nn.Parameter, list[Tensor]] = {}
         """rows of embeddings that any worker's batches of this update look up"""
+        self.late: LateRows | None = None
+        """the output weights' gradient of this update's last batch"""
         self.bytes_sent = 0
         self.early = Early(self._dense(), self._sum) if hidden_fraction == 1 else None
 
@@ -124,6 +133,16 @@ class SampledDataParallel(Accumulating, nn.Module):
         """The words, the same on all workers, whose output weights get a gradient."""
         self.sampled_words.append(words_S)
 
+    def score(self, features_ND: Tensor, words_S: Tensor, offset_S: Tensor | None) -> Tensor:
+        """Logits_NS of these words, `offset_S` added."""
+        weight = self.module.softmax_parameters()[0]
+        if self.early is None or self.accumulating or not weight.requires_grad:
+            return F.linear(features_ND, take(weight, words_S, True), offset_S)
+        weight_SD = weight.detach().index_select(0, words_S)
+        logits_NS, product = linear_but_weight(features_ND, weight_SD, offset_S)
+        self.late = LateRows(weight, words_S, product)
+        return logits_NS
+
     def _union(self, sets: list[tuple[Tensor, int]]) -> list[Tensor]:
         rows, size = row_sets.union(sets, self.group)
         self.bytes_sent += 2 * (self.world - 1) * size // self.world
@@ -135,7 +154,13 @@ class SampledDataParallel(Accumulating, nn.Module):
         if self.accumulating:
             return
         under_way = self.early.take() if self.early is not None else []
+        late, self.late = self.late, None
+        if late is not None and late.weight.grad is not None:  # looked up, or of earlier batches
+            late.weight.grad = late.weight.grad + late.gradient()
+            late = None
         gone = {p for params, _, _ in under_way for p in params}
+        if late is not None:
+            gone.add(late.weight)
         params = [p for p in self.module.parameters() if p.requires_grad and p not in gone]
         for p in params:
             if p.grad is None:
@@ -145,21 +170,29 @@ class SampledDataParallel(Accumulating, nn.Module):
         rows = self._rows_to_send(sparse, dense)
         if params:
             under_way.append((params, *self._sum([self._block(p, rows.get(p)) for p in params])))
+        parts = [self._all_reduce(part) for part in late.parts(self.world)] if late else []
         for params, flat, work in under_way:
             work.wait()
-            flat /= self.world
             for p in params:
                 shape = (rows[p].numel(), *p.shape[1:]) if p in rows else p.shape
                 size = math.prod(shape)
                 block, flat = flat[:size].view(shape), flat[size:]
                 p.grad = sparse_rows(rows[p], block, p) if p in rows else block
+        for work in parts:
+            work.wait()
+        if late is not None:
+            late.weight.grad = sparse_rows(late.words_S, late.block_SD, late.weight)
 
     def _sum(self, blocks: list[Tensor]) -> tuple[Tensor, Any]:
-        """Begin to sum over the workers: what will be the sum, and what to wait for."""
-        flat = flatten(blocks)
-        work = dist.all_reduce(flat, group=self.group, async_op=True)
+        """Begin to average over the workers: what will be the mean, and what to wait for."""
+        flat = blocks[0].new_empty(sum(block.numel() for block in blocks))
+        for block, part in zip(blocks, flat.split([block.numel() for block in blocks])):
+            torch.mul(block.reshape(-1), 1 / self.world, out=part)
+        return flat, self._all_reduce(flat)
+
+    def _all_reduce(self, flat: Tensor) -> Any:
         self.bytes_sent += ring_bytes(flat, self.world)
-        return flat, work
+        return dist.all_reduce(flat, group=self.group, async_op=True)
 
     def _rows_to_send(
         self, sparse: list[nn.Parameter], dense: list[nn.Parameter]
@@ -191,6 +224,32 @@ class SampledDataParallel(Accumulating, nn.Module):
         block = kept[rows]
         kept[rows] = 0
         return block
+
+
+class LateRows:
+    """Gradient of the output weights' rows of a sample, not computed yet."""
+
+    def __init__(self, weight: nn.Parameter, words_S: Tensor, product: Product):
+        self.weight, self.words_S, self.product = weight, words_S, product
+        self.block_SD = weight.new_empty(words_S.numel(), weight.size(1))
+
+    def parts(self, divisor: float) -> Iterator[Tensor]:
+        """Compute some rows, over the divisor; then some more."""
+        if self.product.factors is None:  # the update's loss did not come from here
+            self.block_SD.zero_()
+            yield self.block_SD
+            return
+        size = -(-self.words_S.numel() // PARTS)
+        for begin in range(0, self.words_S.numel(), size):
+            part = self.block_SD[begin : begin + size]
+            self.product.rows(begin, begin + size, part, 1 / divisor)
+            yield part
+
+    def gradient(self) -> Tensor:
+        """All rows at once."""
+        for _ in self.parts(1):
+            pass
+        return sparse_rows(self.words_S, self.block_SD, self.weight)
 
 
 class Early:
