@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -97,6 +97,7 @@ class SampledDataParallel(Accumulating, nn.Module):
         """rows of embeddings that any worker's batches of this update look up"""
         self.late: LateRows | None = None
         """the output weights' gradient of this update's last batch"""
+        self.begun: Sums | None = None
         self.bytes_sent = 0
         self.early = Early(self._dense(), self._sum) if hidden_fraction == 1 else None
 
@@ -153,6 +154,31 @@ class SampledDataParallel(Accumulating, nn.Module):
         """The mean over the workers, in place of each worker's gradients."""
         if self.accumulating:
             return
+        self.begin_sums()
+        sums, self.begun = self.begun, None
+        for params, flat, work in sums.under_way:
+            work.wait()
+            for p in params:
+                rows = sums.rows.get(p)
+                shape = p.shape if rows is None else (rows.numel(), *p.shape[1:])
+                size = math.prod(shape)
+                block, flat = flat[:size].view(shape), flat[size:]
+                p.grad = block if rows is None else sparse_rows(rows, block, p)
+        for work in sums.parts:
+            work.wait()
+        if sums.late is not None:
+            late = sums.late
+            late.weight.grad = sparse_rows(late.words_S, late.block_SD, late.weight)
+
+    @torch.no_grad()
+    def begin_sums(self) -> None:
+        """After backward: compute what is left, and send what is not on its way yet.
+
+        Whoever has a message of his own to send between backward and `all_reduce_grads` calls this
+        before, lest he wait for the gradients that are under way with nothing to do meanwhile.
+        """
+        if self.accumulating or self.begun is not None:
+            return
         under_way = self.early.take() if self.early is not None else []
         late, self.late = self.late, None
         if late is not None and late.weight.grad is not None:  # looked up, or of earlier batches
@@ -171,17 +197,7 @@ class SampledDataParallel(Accumulating, nn.Module):
         if params:
             under_way.append((params, *self._sum([self._block(p, rows.get(p)) for p in params])))
         parts = [self._all_reduce(part) for part in late.parts(self.world)] if late else []
-        for params, flat, work in under_way:
-            work.wait()
-            for p in params:
-                shape = (rows[p].numel(), *p.shape[1:]) if p in rows else p.shape
-                size = math.prod(shape)
-                block, flat = flat[:size].view(shape), flat[size:]
-                p.grad = sparse_rows(rows[p], block, p) if p in rows else block
-        for work in parts:
-            work.wait()
-        if late is not None:
-            late.weight.grad = sparse_rows(late.words_S, late.block_SD, late.weight)
+        self.begun = Sums(under_way, rows, late, parts)
 
     def _sum(self, blocks: list[Tensor]) -> tuple[Tensor, Any]:
         """Begin to average over the workers: what will be the mean, and what to wait for."""
@@ -250,6 +266,18 @@ class LateRows:
         for _ in self.parts(1):
             pass
         return sparse_rows(self.words_S, self.block_SD, self.weight)
+
+
+class Sums(NamedTuple):
+    """Of an update's gradients, under way."""
+
+    under_way: list[tuple[list[nn.Parameter], Tensor, Any]]
+    """parameters, what will be their gradients one after the other, and what to wait for"""
+    rows: dict[nn.Parameter, Tensor]
+    """which rows are sent of those that are not sent as a whole"""
+    late: LateRows | None
+    parts: list[Any]
+    """what to wait for"""
 
 
 class Early:

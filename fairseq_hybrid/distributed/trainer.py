@@ -136,6 +136,13 @@ class HybridTrainer(Trainer):
         norm = self.spread.ownership.norm
         return self.optimizer.clip_grad_norm(clip_norm, aggregate_norm_fn=lambda _: norm())
 
+    def _aggregate_logging_outputs(self, *args: Any, **kwargs: Any) -> Any:
+        """fairseq sums statistics before gradients: let those be on their way first."""
+        begin = getattr(self.model, "begin_sums", None)
+        if begin is not None and self.model.training:
+            begin()
+        return super()._aggregate_logging_outputs(*args, **kwargs)
+
     def _check_grad_norms(self, grad_norm: torch.Tensor) -> None:
         """NaN differs from itself: where the norm is the same by construction, say what it is."""
         if self.apart is not None or self.averaging is not None:
