@@ -22,6 +22,9 @@ from fairseq_hybrid.models.dropout import Dropout
 State = tuple[Tensor, Tensor]
 """(hidden_BH, cell_BH) of one layer, sentences sorted longest first."""
 
+FORGET_BIAS = 1.0
+"""of the forget gates at the start (Jozefowicz et al. 2015)"""
+
 
 class LSTMLayer(nn.Module):
     """`output = dropout(lstm(x))`, plus `x` itself if the layer is residual.
@@ -51,7 +54,17 @@ class LSTMLayer(nn.Module):
         )
         for weight in self.lstm.parameters():
             nn.init.uniform_(weight, -0.1, 0.1)
+        self._remember()
         self.dropout = Dropout(dropout, module_name=type(self).__name__)
+
+    @torch.no_grad()
+    def _remember(self) -> None:
+        """Open the forget gates a good deal: gradients reach far back from the first update on, and
+        what to attend to is learnt an epoch or two earlier."""
+        for name, bias_G in self.lstm.named_parameters():
+            if name.startswith("bias_ih"):
+                _, forget, _, _ = bias_G.chunk(4)
+                forget += FORGET_BIAS
 
     def forward(
         self, x_NI: Tensor, batch_sizes: Tensor, state: State | None

@@ -16,7 +16,7 @@ from hybrid_lstm_reference import (
 )
 
 from fairseq_hybrid.models.hybrid_lstm import HybridLSTMModel
-from fairseq_hybrid.models.lstm_layer import run_layers
+from fairseq_hybrid.models.lstm_layer import LSTMLayer, run_layers
 from fairseq_hybrid.models.packing import Packing
 from fairseq_hybrid.models.parallel_parts import join_state
 
@@ -379,3 +379,16 @@ def test_architectures(arch, layers, embed, hidden, residual):
     given = Namespace(encoder_hidden_size=64, residual=not residual)
     ARCH_CONFIG_REGISTRY[arch](given)
     assert (given.decoder_hidden_size, given.residual) == (64, not residual)
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_forget_gates_start_open(bidirectional):
+    """And no other gate does: an average over many units tells them apart."""
+    torch.manual_seed(1)
+    lstm = LSTMLayer(4, 512, bidirectional=bidirectional).lstm
+    names = [name for name, _ in lstm.named_parameters() if name.startswith("bias_ih")]
+    assert len(names) == 1 + bidirectional
+    for name in names:
+        bias = getattr(lstm, name) + getattr(lstm, name.replace("_ih", "_hh"))
+        means = torch.stack([gate.mean() for gate in bias.chunk(4)])
+        torch.testing.assert_close(means, torch.tensor([0.0, 1.0, 0.0, 0.0]), atol=0.03, rtol=0)
