@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -163,6 +164,7 @@ def parallel(file: str, workload: str, program: str = "") -> Callable[[], str]:
 
 
 LANGUAGE_TITLES = {
+    "pytorch": "1 worker, plain PyTorch, full softmax",
     "fairseq": "1 worker, fairseq's `lstm_lm`, full softmax",
     "full": "1 worker, full softmax",
     "adaptive": "1 worker, fairseq's adaptive softmax",
@@ -173,6 +175,7 @@ LANGUAGE_TITLES = {
 LANGUAGE_COLUMNS = {
     "tok/s": ("tokens_per_second", "{:,.0f}"),
     "to full softmax": ("speed_up", "{:.2f}"),
+    "to plain PyTorch": ("to_pytorch", "{:.2f}"),
     "to fairseq's `lstm_lm`": ("to_fairseq", "{:.2f}"),
     "words in the softmax": ("words", "{:,.0f}"),
     "MB sent per update": ("mb_counted", "{:,.0f}"),
@@ -181,25 +184,50 @@ LANGUAGE_COLUMNS = {
 }
 
 
+LANGUAGE_QUALITY = "language_model_quality.json"
+LANGUAGE_QUALITY_COMMAND = "WIKITEXT2=FOLDER bash benchmarks/language_model_quality.sh"
+
+
 def language_model_quality() -> str:
-    file = "language_model_quality.json"
-    result = json.loads((RESULTS / file).read_text())
+    """One worker: what a sample costs, and its parts."""
+    result = json.loads((RESULTS / LANGUAGE_QUALITY).read_text())
     full = min(r["test_ppl"] for r in result["runs"] if r["run"].startswith("full"))
     rows = [
         [
             f"`{r['run']}`",
-            str(r["workers"]),
-            f"`{r['criterion']}`" + (f" under `{r['backend']}`" if r["workers"] > 1 else ""),
+            f"`{r['criterion']}`",
             f"{r['test_ppl']:.1f}",
             f"{r['test_ppl'] / full - 1:+.1%}",
             f"{r['cpu_minutes']:.1f}",
-            f"{r['mb_sent_per_update']:.1f}" if r["workers"] > 1 else NONE,
         ]
         for r in result["runs"]
+        if r["workers"] == 1
     ]
-    titles = ["", "workers", "criterion", "test ppl", "to full", "CPU minutes", "MB per update"]
-    command = "WIKITEXT2=FOLDER bash benchmarks/language_model_quality.sh"
-    return markdown(titles, rows) + "\n\n" + source(result, file, command)
+    titles = ["", "criterion", "test ppl", "to full", "CPU minutes"]
+    return (
+        markdown(titles, rows) + "\n\n" + source(result, LANGUAGE_QUALITY, LANGUAGE_QUALITY_COMMAND)
+    )
+
+
+def language_model_workers() -> str:
+    """Two workers, with and without waiting for each other, beside one."""
+    result = json.loads((RESULTS / LANGUAGE_QUALITY).read_text())
+    shown = [r for r in result["runs"] if r["workers"] > 1 or r["run"] in ("full", "sampled")]
+    rows = [
+        [
+            f"{r['workers']}, `{r['criterion']}`"
+            + (f" under `{r['backend']}`" if r["workers"] > 1 else ""),
+            f"{statistics.median(r['tokens_per_second']):,.0f}",
+            f"{r['mb_sent_per_update']:.1f}" if r["workers"] > 1 else NONE,
+            f"{r['curve'][-1]['train_seconds']:,}",
+            f"{r['test_ppl']:.1f}",
+        ]
+        for r in shown
+    ]
+    titles = ["workers", "tok/s", "MB per update", "training, s", "test ppl"]
+    return (
+        markdown(titles, rows) + "\n\n" + source(result, LANGUAGE_QUALITY, LANGUAGE_QUALITY_COMMAND)
+    )
 
 
 TABLES: dict[str, Callable[[], str]] = {
@@ -219,6 +247,7 @@ TABLES: dict[str, Callable[[], str]] = {
         "language_model.json", "wikitext-2", LANGUAGE_TITLES, LANGUAGE_COLUMNS
     ),
     "language_model_quality": language_model_quality,
+    "language_model_workers": language_model_workers,
 }
 
 
