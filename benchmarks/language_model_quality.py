@@ -23,6 +23,13 @@ TRAIN = re.compile(r" \| train \| epoch (\d+) \|.*? wps ([\d.]+) .*? train_wall 
 VALID = re.compile(r" \| valid \| epoch (\d+) \|.*? ppl ([\d.]+) ")
 SENT = re.compile(r" \| train \| .*? sent_mb ([\d.]+)")
 
+TITLES = {
+    "full": "full softmax, 1 worker",
+    "sampled": "sampled softmax, 1 worker",
+    "sampled-2": "sampled softmax, 2 workers",
+}
+"""of the runs in the plot"""
+
 
 def read(folder: Path) -> dict:
     name, _, seed = folder.name.rpartition("-")
@@ -75,11 +82,12 @@ def plot(rows: list[dict], path: Path) -> None:
     figure, axes = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
     for r in rows:
         points = [(c["train_seconds"] / 60, c["valid_ppl"]) for c in r["curve"]]
-        axes.plot(*zip(*points), marker="o", label=r["run"])
+        axes.plot(*zip(*points), marker="o", label=TITLES[r["run"]])
     axes.set(xscale="log", xlabel="minutes of training", ylabel="validation perplexity")
+    axes.xaxis.set_major_formatter("{x:g}")
     axes.set_title("a sixth of WikiText-2, an LSTM layer of 128")
     axes.grid(alpha=0.3)
-    axes.legend()
+    axes.legend(loc="lower right")
     figure.savefig(path, dpi=120)
 
 
@@ -98,7 +106,7 @@ def main(out: str, results: str) -> None:
     file.write_text(json.dumps({"environment": here, "runs": rows}, indent=2) + "\n")
     full = [r["test_ppl"] for r in rows if r["run"].startswith("full")]
     table(rows, min(full) if full else None)
-    curves = [r for r in rows if r["run"] in ("full", "full-slow", "sampled")]
+    curves = [r for r in rows if r["run"] in TITLES]
     if curves:
         plot(curves, Path(results, "language_model_quality.png"))
 

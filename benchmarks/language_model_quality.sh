@@ -78,7 +78,8 @@ if [ "${1:-}" != --table ]; then
   prepare
   wanted=$(IFS='|'; echo "${*:-.*}")
   export -f train
-  runs | grep -E "^($wanted);1;" | tr '\n' '\0' | xargs -0 -r -P "$JOBS" -n 1 bash -c 'train "$0"'
-  runs | grep -E "^($wanted);2;" | tr '\n' '\0' | xargs -0 -r -n 1 bash -c 'train "$0"'
+  chosen() { runs | grep -E "^($wanted);$1;" || true; } # WORKERS
+  chosen 1 | tr '\n' '\0' | xargs -0 -r -P "$JOBS" -n 1 bash -c 'train "$0"'
+  chosen 2 | tr '\n' '\0' | xargs -0 -r -n 1 bash -c 'train "$0"'
 fi
 exec "$BIN/python" "$ROOT/benchmarks/language_model_quality.py" "$OUT" "$ROOT/benchmarks/results"
