@@ -8,7 +8,7 @@
 #
 # As it stands: BLEU 40.5 with SEED=1, 40.3 with SEED=2, in 29 CPU minutes on one core (AMD EPYC,
 # torch 2.13.0 CPU; see the table in the README). AVERAGE=4 gave 40.5 and 40.4, no difference to
-# speak of. Without --encoder-bidirectional-first it is about 1.3 BLEU less. WORKERS=2 trains on two,
+# speak of. Without --encoder-bidirectional-first it is 0.6 BLEU less. WORKERS=2 trains on two,
 # by --ddp-backend hybrid.
 #
 # Every step is skipped if its result is there; training goes on from its last checkpoint. Settings

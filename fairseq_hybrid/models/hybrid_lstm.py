@@ -174,6 +174,7 @@ class HybridLSTMEncoder(FairseqEncoder):
                 hidden,
                 dropout=args.encoder_dropout_out,
                 residual=args.residual and i > 0,
+                forget_bias=args.forget_bias,
                 bidirectional=args.encoder_bidirectional_first and i == 0,
             )
             for i in range(args.encoder_layers)
@@ -219,6 +220,7 @@ class HybridLSTMDecoder(FairseqIncrementalDecoder):
                 # Above the top layer the dropout is that of the attentional vector, in the head.
                 dropout=args.decoder_dropout_out if i < depth - 1 else 0.0,
                 residual=args.residual and i > 0,
+                forget_bias=args.forget_bias,
             )
             for i in range(depth)
         )

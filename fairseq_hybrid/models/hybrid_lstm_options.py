@@ -5,6 +5,7 @@ Flags are named as in fairseq's `lstm` where they mean the same thing.
 
 from __future__ import annotations
 
+import math
 from argparse import ArgumentParser, Namespace
 
 from fairseq import utils
@@ -46,6 +47,11 @@ def add_args(parser: ArgumentParser) -> None:
         help="add the input of every layer but the first to its output "
         "(default: with more than two layers)",
     )  # fmt: skip
+    add(
+        "--forget-bias", type=float, metavar="B",
+        help="added to the forget gates' biases at the start (default: 1, with "
+        "--encoder-bidirectional-first 0)",
+    )  # fmt: skip
     add("--dropout", type=float, metavar="D", help="dropout probability")
     add("--encoder-dropout-in", type=float, metavar="D", help="dropout of source embeddings")
     add("--encoder-dropout-out", type=float, metavar="D", help="dropout of encoder layer outputs")
@@ -79,6 +85,8 @@ def set_defaults(args: Namespace, **preferred) -> None:
     default("encoder_layers", 2)
     default("decoder_layers", args.encoder_layers)
     default("residual", args.encoder_layers > 2)
+    # Open gates let attention be learnt early; reading both ways does so too, and better (README).
+    default("forget_bias", 0.0 if args.encoder_bidirectional_first else 1.0)
     shares_output = args.share_decoder_input_output_embed or args.share_all_embeddings
     default(
         "decoder_out_embed_dim",
@@ -101,6 +109,8 @@ def check(args: Namespace, source_dictionary, target_dictionary) -> None:
         if not 0.0 <= value < 1.0:
             flag = "--" + name.replace("_", "-")
             raise ValueError(f"{flag} {value} is not a probability below 1: use 0 <= D < 1")
+    if not math.isfinite(args.forget_bias):
+        raise ValueError(f"--forget-bias {args.forget_bias} is not a number: use 0 to 2")
     if args.share_all_embeddings:
         _check_shared_embeddings(args, source_dictionary, target_dictionary)
     if args.share_all_embeddings or args.share_decoder_input_output_embed:

@@ -22,10 +22,6 @@ from fairseq_hybrid.models.dropout import Dropout
 State = tuple[Tensor, Tensor]
 """(hidden_BH, cell_BH) of one layer, sentences sorted longest first."""
 
-FORGET_BIAS = 1.0
-"""of the forget gates at the start (Jozefowicz et al. 2015)"""
-
-
 class LSTMLayer(nn.Module):
     """`output = dropout(lstm(x))`, plus `x` itself if the layer is residual.
 
@@ -42,6 +38,7 @@ class LSTMLayer(nn.Module):
         dropout: float = 0.0,
         residual: bool = False,
         bidirectional: bool = False,
+        forget_bias: float = 0.0,
     ):
         super().__init__()
         self.hidden_size = hidden_size
@@ -54,17 +51,17 @@ class LSTMLayer(nn.Module):
         )
         for weight in self.lstm.parameters():
             nn.init.uniform_(weight, -0.1, 0.1)
-        self._remember()
+        self._remember(forget_bias)
         self.dropout = Dropout(dropout, module_name=type(self).__name__)
 
     @torch.no_grad()
-    def _remember(self) -> None:
-        """Open the forget gates a good deal: gradients reach far back from the first update on, and
-        what to attend to is learnt an epoch or two earlier."""
+    def _remember(self, forget_bias: float) -> None:
+        """Open the forget gates a good deal (Jozefowicz et al. 2015): gradients reach far back from
+        the first update on, and what to attend to is learnt an epoch or two earlier."""
         for name, bias_G in self.lstm.named_parameters():
             if name.startswith("bias_ih"):
                 _, forget, _, _ = bias_G.chunk(4)
-                forget += FORGET_BIAS
+                forget += forget_bias
 
     def forward(
         self, x_NI: Tensor, batch_sizes: Tensor, state: State | None

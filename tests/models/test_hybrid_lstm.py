@@ -16,7 +16,7 @@ from hybrid_lstm_reference import (
 )
 
 from fairseq_hybrid.models.hybrid_lstm import HybridLSTMModel
-from fairseq_hybrid.models.lstm_layer import LSTMLayer, run_layers
+from fairseq_hybrid.models.lstm_layer import run_layers
 from fairseq_hybrid.models.packing import Packing
 from fairseq_hybrid.models.parallel_parts import join_state
 
@@ -331,6 +331,7 @@ def test_freezing_and_pretrained_embeddings(tmp_path):
         ({"encoder_layers": 0}, "--encoder-layers 0"),
         ({"decoder_out_embed_dim": 0}, "--decoder-out-embed-dim 0"),
         ({"dropout": 1.0}, "--dropout 1.0"),
+        ({"forget_bias": float("nan")}, "--forget-bias nan"),
         ({"decoder_dropout_out": -0.1}, "--decoder-dropout-out -0.1"),
         (
             {"encoder_bidirectional_first": True, "encoder_hidden_size": 7},
@@ -381,14 +382,18 @@ def test_architectures(arch, layers, embed, hidden, residual):
     assert (given.decoder_hidden_size, given.residual) == (64, not residual)
 
 
-@pytest.mark.parametrize("bidirectional", [False, True])
-def test_forget_gates_start_open(bidirectional):
+@pytest.mark.parametrize(
+    ("options", "opened"),
+    [({}, 1.0), ({"encoder_bidirectional_first": True}, 0.0), ({"forget_bias": -0.5}, -0.5)],
+)
+def test_forget_gates_of_all_layers_start_as_open_as_asked(options, opened):
     """And no other gate does: an average over many units tells them apart."""
     torch.manual_seed(1)
-    lstm = LSTMLayer(4, 512, bidirectional=bidirectional).lstm
-    names = [name for name, _ in lstm.named_parameters() if name.startswith("bias_ih")]
-    assert len(names) == 1 + bidirectional
-    for name in names:
-        bias = getattr(lstm, name) + getattr(lstm, name.replace("_ih", "_hh"))
-        means = torch.stack([gate.mean() for gate in bias.chunk(4)])
-        torch.testing.assert_close(means, torch.tensor([0.0, 1.0, 0.0, 0.0]), atol=0.03, rtol=0)
+    args = Namespace(encoder_embed_dim=4, encoder_hidden_size=512, **options)
+    model = HybridLSTMModel.build_model(args, TinyTask())
+    for layer in (*model.encoder.layers, *model.decoder.layers):
+        for end in ("l0", "l0_reverse") if layer.bidirectional else ("l0",):
+            bias = getattr(layer.lstm, f"bias_ih_{end}") + getattr(layer.lstm, f"bias_hh_{end}")
+            means = torch.stack([gate.mean() for gate in bias.chunk(4)])
+            wanted = torch.tensor([0.0, opened, 0.0, 0.0], dtype=means.dtype)
+            torch.testing.assert_close(means, wanted, atol=0.03, rtol=0)
