@@ -22,6 +22,7 @@ from fairseq_hybrid.models.dropout import Dropout
 State = tuple[Tensor, Tensor]
 """(hidden_BH, cell_BH) of one layer, sentences sorted longest first."""
 
+
 class LSTMLayer(nn.Module):
     """`output = dropout(lstm(x))`, plus `x` itself if the layer is residual.
 
