@@ -38,7 +38,7 @@ measure() {
     translation_2500mbit | translation_1gbit)
       bash benchmarks/slow_link.sh "${1#translation_}" --workload fixed "${ROUNDS[@]}" \
         --systems single legacy_ddp hybrid --json "$json" ;;
-    language_model) need WIKITEXT2; $PYTHON benchmarks/language_model.py --wikitext2 "$WIKITEXT2" --rounds 3 --updates 3 --json "$json" ;;
+    language_model) need WIKITEXT2; $PYTHON benchmarks/language_model.py --wikitext2 "$WIKITEXT2" --rounds 5 --updates 4 --json "$json" ;;
     averaging) need WIKITEXT2; $PYTHON benchmarks/averaging.py --wikitext2 "$WIKITEXT2" --rounds 3 --json "$json" ;;
     planning) $PYTHON benchmarks/planning.py --json "$json" ;;
     *) echo "run.sh: no benchmark $1: there are ${ALL[*]}" >&2; exit 2 ;;
