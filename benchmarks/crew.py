@@ -166,7 +166,7 @@ class Worker:
 
     def bytes_sent(self, updates: int) -> int:
         """By this worker; under legacy_ddp, which does not count, in so many updates."""
-        from fairseq_hybrid.distributed.hybrid import ring_bytes
+        from fairseq_hybrid.distributed.sums import ring_bytes
 
         if self.world == 1:
             return 0

@@ -17,6 +17,7 @@ systems, each a set of processes, started once and stopped while others are meas
     sampled     1 worker, --criterion sampled_softmax
     dense2      2 workers, --criterion cross_entropy --ddp-backend legacy_ddp
     sampled2    2 workers, --criterion sampled_softmax --ddp-backend sampled
+    messages2   the same with --sums-through messages: as between machines
 
 What is timed is `HybridTrainer.train_step` (crew.py). In each round every system has its turn,
 after `--warmup` updates that do not count: 2 workers make `--updates` updates of 64 sequences, a
@@ -30,7 +31,8 @@ words, one worker draws more of them at random.
                      in a round
     words            over which the softmax of an update is computed, where that is not all
     MB sent          per update, by all workers together: as the program counts its tensors (an
-                     all-reduce as a ring makes it), and as the kernel counts the loopback device
+                     all-reduce as a ring makes it; what is read from memory of other workers too),
+                     and as the kernel counts the loopback device
     of dense         share of the bytes counted of `dense2`
     peak MB          of the largest worker, since its start (VmHWM)
     sgemm            what the machine has to give: large matrix products of all workers at the same
@@ -55,6 +57,7 @@ from torch import nn
 
 FULL = ("--criterion", "cross_entropy")
 SAMPLED = ("--criterion", "sampled_softmax")
+MESSAGES = ("--sums-through", "messages")
 ONE_WORKERS_RANDOM = 1210
 """random words of one worker's sample, with which its softmax has as many words as that of two"""
 
@@ -65,6 +68,7 @@ SYSTEMS = {
     "adaptive": System("1 worker, adaptive softmax", flags=("--criterion", "adaptive_loss")),
     "sampled": System("1 worker, sampled softmax", flags=SAMPLED),
     "dense2": System("{n} workers, full softmax, legacy_ddp", "legacy_ddp", FULL),
+    "messages2": System("{n} workers, sampled, by messages", "sampled", (*SAMPLED, *MESSAGES)),
     "sampled2": System("{n} workers, sampled softmax, sampled", "sampled", SAMPLED),
 }
 PLAIN, FAIRSEQ, BASELINE, ADAPTIVE = "pytorch", "fairseq", "full", "adaptive"
@@ -92,7 +96,7 @@ def arguments(name: str, data: Path, options) -> list[str]:
         values |= {f"--decoder-{width}": 8 for width in widths}
     if name == ADAPTIVE:
         values["--adaptive-softmax-cutoff"] = options.cutoff
-    if system.flags == SAMPLED and options.sample:
+    if SAMPLED[1] in system.flags and options.sample:
         values["--sample-frequent"], values["--sample-random"] = options.sample
     elif name == ONE_SAMPLED:
         values["--sample-random"] = ONE_WORKERS_RANDOM

@@ -170,6 +170,7 @@ LANGUAGE_TITLES = {
     "adaptive": "1 worker, fairseq's adaptive softmax",
     "sampled": "1 worker, `sampled_softmax`",
     "dense2": "2 workers, full softmax, `legacy_ddp`",
+    "messages2": "2 workers, the same by messages",
     "sampled2": "2 workers, `sampled_softmax`, `sampled`",
 }
 LANGUAGE_COLUMNS = {

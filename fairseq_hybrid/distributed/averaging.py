@@ -25,8 +25,8 @@ from torch import Tensor, nn
 
 from fairseq_hybrid.compat.messages import UserError
 from fairseq_hybrid.distributed.backends import Accumulating, add_option, register_backend
-from fairseq_hybrid.distributed.hybrid import ring_bytes
 from fairseq_hybrid.distributed.lanes import flatten
+from fairseq_hybrid.distributed.sums import ring_bytes
 
 KEEP, AVERAGE, RESET = STATES = ("keep", "average", "reset")
 

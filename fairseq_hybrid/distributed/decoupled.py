@@ -28,12 +28,13 @@ from torch import Tensor, nn
 
 from fairseq_hybrid.compat.messages import UserError
 from fairseq_hybrid.distributed import schedule, wavefront
-from fairseq_hybrid.distributed.hybrid import UNIT_OVERHEAD, WavefrontParallel, ring_bytes
+from fairseq_hybrid.distributed.hybrid import UNIT_OVERHEAD, WavefrontParallel
 from fairseq_hybrid.distributed.lanes import flatten
 from fairseq_hybrid.distributed.merged_schedule import AHEAD, HEAD, Costs, Step, merge
 from fairseq_hybrid.distributed.ownership import wide
 from fairseq_hybrid.distributed.schedule import DECODER, ENCODER, Schedule, Unit
 from fairseq_hybrid.distributed.stopwatch import SEND, WAIT
+from fairseq_hybrid.distributed.sums import ring_bytes
 from fairseq_hybrid.models.lstm_layer import LSTMLayer
 from fairseq_hybrid.optim.mixins import mix_in
 

@@ -40,6 +40,7 @@ from fairseq_hybrid.distributed.late_gradients import LateGradients
 from fairseq_hybrid.distributed.ownership import Group, Ownership, Shared
 from fairseq_hybrid.distributed.schedule import DECODER, ENCODER, STATE, TOP, UP, WHOLE
 from fairseq_hybrid.distributed.stopwatch import COMPUTE, SEND, WAIT, Stopwatch
+from fairseq_hybrid.distributed.sums import ring_bytes
 from fairseq_hybrid.models.packing import Packing
 from fairseq_hybrid.models.parallel_parts import ParallelParts
 from fairseq_hybrid.optim.rows import parts, sparse_rows
@@ -469,11 +470,6 @@ def owners(users: dict[nn.Parameter, set[int]], parts: ParallelParts) -> dict[nn
         chosen[p] = 0 if id(p) in first else min(stages or {0}, key=lambda s: (load[s], -s))
         load[chosen[p]] += p.numel()
     return chosen
-
-
-def ring_bytes(tensor: Tensor, workers: int) -> int:
-    """What each worker sends in an all-reduce."""
-    return 2 * (workers - 1) * tensor.numel() * tensor.element_size() // workers
 
 
 def _next_words(prev_output_BT: Tensor, parts: ParallelParts) -> Tensor:

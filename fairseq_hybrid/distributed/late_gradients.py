@@ -64,10 +64,11 @@ class Product:
     """derivatives of the outputs_NO and the inputs_NI; None until backward has been here"""
 
     @torch.no_grad()
-    def rows(self, begin: int, end: int, out: Tensor, scale: float = 1.0) -> None:
+    def rows(self, begin: int, out: Tensor, scale: float = 1.0) -> None:
         """Write some of them to `out`."""
         dy_NO, x_NI = self.factors
-        torch.addmm(out, dy_NO[:, begin:end].t(), x_NI, beta=0, alpha=scale, out=out)
+        dy_NO = dy_NO[:, begin : begin + out.size(0)]
+        torch.addmm(out, dy_NO.t(), x_NI, beta=0, alpha=scale, out=out)
 
 
 class _LinearButWeight(torch.autograd.Function):

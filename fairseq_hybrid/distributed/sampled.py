@@ -21,8 +21,9 @@ The update is that of one worker on the joined batch with the same sample. What 
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -32,21 +33,24 @@ from fairseq.distributed import LegacyDistributedDataParallel
 from torch import Tensor, nn
 
 from fairseq_hybrid.compat.messages import UserError
-from fairseq_hybrid.distributed import row_sets
+from fairseq_hybrid.distributed import row_sets, sums
 from fairseq_hybrid.distributed.backends import Accumulating, add_option, register_backend
-from fairseq_hybrid.distributed.hybrid import ring_bytes
 from fairseq_hybrid.distributed.late_gradients import Product, linear_but_weight
 from fairseq_hybrid.optim.rows import sparse_rows, take
 
 BUCKET = 4 << 20
 """bytes of gradients that are worth a message of their own"""
-PARTS = 3
-"""of the output weights' gradient, each sent while the next one is computed"""
+AUTO, MESSAGES = THROUGH = ("auto", "messages")
 
 add_option(
     "share_hidden_fraction", float, 1.0,
     "share of the rows of hidden layers whose gradients are sent in an update; the others are "
     "kept and sent later (--ddp-backend sampled)",
+)  # fmt: skip
+add_option(
+    "sums_through", str, AUTO,
+    "how gradients are summed: auto is shared memory between up to "
+    f"{sums.MOST} CPU workers of one machine, messages elsewhere (--ddp-backend sampled)",
 )  # fmt: skip
 
 
@@ -63,6 +67,8 @@ def check(cfg: Any) -> None:
         raise UserError(
             f"--share-hidden-fraction {dt.share_hidden_fraction} is not a share: give 0 < P <= 1"
         )
+    if dt.sums_through not in THROUGH:
+        raise UserError(f"--sums-through {dt.sums_through} is not known: use {', '.join(THROUGH)}")
 
 
 @register_backend(
@@ -74,7 +80,12 @@ def sampled(cfg, model, process_group, device):
     model = model.to(device)
     if not hasattr(model, "softmax_parameters"):  # a criterion with parameters of its own
         return LegacyDistributedDataParallel(model, process_group)
-    return SampledDataParallel(model, process_group, hidden_fraction=cfg.share_hidden_fraction)
+    return SampledDataParallel(
+        model,
+        process_group,
+        hidden_fraction=cfg.share_hidden_fraction,
+        share_memory=cfg.sums_through == AUTO,
+    )
 
 
 class SampledDataParallel(Accumulating, nn.Module):
@@ -82,7 +93,14 @@ class SampledDataParallel(Accumulating, nn.Module):
 
     takes_row_gradients = True
 
-    def __init__(self, module: nn.Module, process_group: Any, *, hidden_fraction: float = 1.0):
+    def __init__(
+        self,
+        module: nn.Module,
+        process_group: Any,
+        *,
+        hidden_fraction: float = 1.0,
+        share_memory: bool = True,
+    ):
         super().__init__()
         self.module, self.group = module, process_group
         self.world = dist.get_world_size(process_group)
@@ -97,9 +115,16 @@ class SampledDataParallel(Accumulating, nn.Module):
         """rows of embeddings that any worker's batches of this update look up"""
         self.late: LateRows | None = None
         """the output weights' gradient of this update's last batch"""
-        self.begun: Sums | None = None
-        self.bytes_sent = 0
+        self.begun: Begun | None = None
+        self.unions_sent = 0
+        trained = [p for p in module.parameters() if p.requires_grad]
+        self.sums = sums.connect(process_group, trained, share=share_memory)
         self.early = Early(self._dense(), self._sum) if hidden_fraction == 1 else None
+
+    @property
+    def bytes_sent(self) -> int:
+        """From this worker to others, since the start."""
+        return self.unions_sent + self.sums.bytes_sent
 
     def _dense(self) -> list[nn.Parameter]:
         """Parameters of hidden layers, those of the top ones first."""
@@ -146,7 +171,7 @@ class SampledDataParallel(Accumulating, nn.Module):
 
     def _union(self, sets: list[tuple[Tensor, int]]) -> list[Tensor]:
         rows, size = row_sets.union(sets, self.group)
-        self.bytes_sent += 2 * (self.world - 1) * size // self.world
+        self.unions_sent += 2 * (self.world - 1) * size // self.world
         return rows
 
     @torch.no_grad()
@@ -155,20 +180,16 @@ class SampledDataParallel(Accumulating, nn.Module):
         if self.accumulating:
             return
         self.begin_sums()
-        sums, self.begun = self.begun, None
-        for params, flat, work in sums.under_way:
-            work.wait()
+        begun, self.begun = self.begun, None
+        for params, result in begun.under_way:
+            flat = result()
             for p in params:
-                rows = sums.rows.get(p)
+                rows = begun.rows.get(p)
                 shape = p.shape if rows is None else (rows.numel(), *p.shape[1:])
                 size = math.prod(shape)
                 block, flat = flat[:size].view(shape), flat[size:]
                 p.grad = block if rows is None else sparse_rows(rows, block, p)
-        for work in sums.parts:
-            work.wait()
-        if sums.late is not None:
-            late = sums.late
-            late.weight.grad = sparse_rows(late.words_S, late.block_SD, late.weight)
+        self.sums.all_taken()
 
     @torch.no_grad()
     def begin_sums(self) -> None:
@@ -184,7 +205,7 @@ class SampledDataParallel(Accumulating, nn.Module):
         if late is not None and late.weight.grad is not None:  # looked up, or of earlier batches
             late.weight.grad = late.weight.grad + late.gradient()
             late = None
-        gone = {p for params, _, _ in under_way for p in params}
+        gone = {p for params, _ in under_way for p in params}
         if late is not None:
             gone.add(late.weight)
         params = [p for p in self.module.parameters() if p.requires_grad and p not in gone]
@@ -195,20 +216,19 @@ class SampledDataParallel(Accumulating, nn.Module):
         dense = [p for p in params if not p.grad.is_sparse]
         rows = self._rows_to_send(sparse, dense)
         if params:
-            under_way.append((params, *self._sum([self._block(p, rows.get(p)) for p in params])))
-        parts = [self._all_reduce(part) for part in late.parts(self.world)] if late else []
-        self.begun = Sums(under_way, rows, late, parts)
+            under_way.append((params, self._sum([self._block(p, rows.get(p)) for p in params])))
+        if late is not None:
+            under_way.append(([late.weight], late.begin(self.sums, 1 / self.world)))
+            rows[late.weight] = late.words_S
+        self.sums.all_begun()
+        self.begun = Begun(under_way, rows)
 
-    def _sum(self, blocks: list[Tensor]) -> tuple[Tensor, Any]:
-        """Begin to average over the workers: what will be the mean, and what to wait for."""
-        flat = blocks[0].new_empty(sum(block.numel() for block in blocks))
+    def _sum(self, blocks: list[Tensor]) -> Callable[[], Tensor]:
+        """Begin to average over the workers; returns how to get the mean, blocks joined."""
+        flat = self.sums.room(sum(block.numel() for block in blocks), blocks[0])
         for block, part in zip(blocks, flat.split([block.numel() for block in blocks])):
             torch.mul(block.reshape(-1), 1 / self.world, out=part)
-        return flat, self._all_reduce(flat)
-
-    def _all_reduce(self, flat: Tensor) -> Any:
-        self.bytes_sent += ring_bytes(flat, self.world)
-        return dist.all_reduce(flat, group=self.group, async_op=True)
+        return self.sums.begin(flat)
 
     def _rows_to_send(
         self, sparse: list[nn.Parameter], dense: list[nn.Parameter]
@@ -247,37 +267,30 @@ class LateRows:
 
     def __init__(self, weight: nn.Parameter, words_S: Tensor, product: Product):
         self.weight, self.words_S, self.product = weight, words_S, product
-        self.block_SD = weight.new_empty(words_S.numel(), weight.size(1))
 
-    def parts(self, divisor: float) -> Iterator[Tensor]:
-        """Compute some rows, over the divisor; then some more."""
+    def begin(self, adding: sums.Messages, scale: float) -> Callable[[], Tensor]:
+        """Compute it, times `scale`, and begin to sum it; returns how to get the sum."""
+        shape = self.words_S.numel(), self.weight.size(1)
+        block_SD = adding.room(math.prod(shape), self.weight).view(shape)
         if self.product.factors is None:  # the update's loss did not come from here
-            self.block_SD.zero_()
-            yield self.block_SD
-            return
-        size = -(-self.words_S.numel() // PARTS)
-        for begin in range(0, self.words_S.numel(), size):
-            part = self.block_SD[begin : begin + size]
-            self.product.rows(begin, begin + size, part, 1 / divisor)
-            yield part
+            return adding.begin(block_SD.zero_())
+        return adding.begin_in_parts(block_SD, functools.partial(self.product.rows, scale=scale))
 
     def gradient(self) -> Tensor:
-        """All rows at once."""
-        for _ in self.parts(1):
-            pass
-        return sparse_rows(self.words_S, self.block_SD, self.weight)
+        """All rows at once, of this worker."""
+        block_SD = self.weight.new_zeros(self.words_S.numel(), self.weight.size(1))
+        if self.product.factors is not None:
+            self.product.rows(0, block_SD)
+        return sparse_rows(self.words_S, block_SD, self.weight)
 
 
-class Sums(NamedTuple):
-    """Of an update's gradients, under way."""
+class Begun(NamedTuple):
+    """Sums of an update's gradients."""
 
-    under_way: list[tuple[list[nn.Parameter], Tensor, Any]]
-    """parameters, what will be their gradients one after the other, and what to wait for"""
+    under_way: list[tuple[list[nn.Parameter], Callable[[], Tensor]]]
+    """parameters, and how to get their gradients, one after the other"""
     rows: dict[nn.Parameter, Tensor]
     """which rows are sent of those that are not sent as a whole"""
-    late: LateRows | None
-    parts: list[Any]
-    """what to wait for"""
 
 
 class Early:
@@ -289,7 +302,9 @@ class Early:
     """
 
     def __init__(
-        self, params: Sequence[nn.Parameter], send: Callable[[list[Tensor]], tuple[Tensor, Any]]
+        self,
+        params: Sequence[nn.Parameter],
+        send: Callable[[list[Tensor]], Callable[[], Tensor]],
     ):
         self.send, self.listens = send, False
         self.buckets: list[list[nn.Parameter]] = []
@@ -305,7 +320,7 @@ class Early:
 
     def _forget(self) -> None:
         self.missing = [set(bucket) for bucket in self.buckets]
-        self.under_way: list[tuple[list[nn.Parameter], Tensor, Any]] = []
+        self.under_way: list[tuple[list[nn.Parameter], Callable[[], Tensor]]] = []
 
     def _arrived(self, p: nn.Parameter) -> None:
         if not self.listens:
@@ -314,10 +329,10 @@ class Early:
             missing.discard(p)
         while len(self.under_way) < len(self.buckets) and not self.missing[len(self.under_way)]:
             bucket = self.buckets[len(self.under_way)]
-            self.under_way.append((bucket, *self.send([q.grad for q in bucket])))
+            self.under_way.append((bucket, self.send([q.grad for q in bucket])))
 
-    def take(self) -> list[tuple[list[nn.Parameter], Tensor, Any]]:
-        """What is under way: parameters, their gradients one after the other, what to wait for."""
+    def take(self) -> list[tuple[list[nn.Parameter], Callable[[], Tensor]]]:
+        """What is under way: parameters, and how to get their gradients, one after the other."""
         under_way = self.under_way
         self._forget()
         self.listens = False

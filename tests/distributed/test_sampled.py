@@ -76,6 +76,11 @@ def test_equals_one_worker_on_the_joined_batch(job, alone, tmp_path, workers):
     assert min(sent.values()) > 0
 
 
+def test_equals_it_by_messages_too(job, alone, tmp_path):
+    """As between machines; above the workers share memory."""
+    assert assert_same(alone, job(tmp_path, 2, "--sums-through", "messages")) == 3
+
+
 def test_shared_embeddings_sgd_and_update_freq(job, tmp_path):
     more = (
         *("--share-decoder-input-output-embed", "--optimizer", "sgd", "--momentum", "0.9"),
@@ -167,7 +172,7 @@ def test_buckets_go_in_their_order(monkeypatch):
     monkeypatch.setattr(sampled, "BUCKET", 16)
     params = [nn.Parameter(torch.ones(n)) for n in (4, 1, 3, 2)]  # [4], [1, 3], [2]
     sent = []
-    early = sampled.Early(params, lambda grads: (sent.append(len(grads)), None))
+    early = sampled.Early(params, lambda grads: sent.append(len(grads)))
     assert [len(bucket) for bucket in early.buckets] == [1, 2, 1]
     sum(p.sum() for p in params).backward()
     assert early.take() == [], "it does not listen yet"
@@ -176,5 +181,5 @@ def test_buckets_go_in_their_order(monkeypatch):
     assert sent == [], "the first is missing"
     params[0].sum().backward()
     assert sent == [1, 2, 1]
-    assert [bucket for bucket, _, _ in early.take()] == early.buckets
+    assert [bucket for bucket, _ in early.take()] == early.buckets
     assert early.take() == []
