@@ -157,6 +157,7 @@ def test_another_criterion_is_refused(server, words, tmp_path):
     ("more", "message"),
     [
         (("--share-hidden-fraction", "0"), "--share-hidden-fraction 0.0 is not a share"),
+        (("--sums-through", "memory"), "--sums-through memory is not known: use auto, messages"),
         (("--sample-random", "9999"), "--sample-random 9999 are more than the dictionary's"),
         (("--optimizer", "adadelta"), "--optimizer adadelta cannot update single rows"),
         (("--fp16",), "--fp16 does not go with --criterion sampled_softmax"),
