@@ -5,13 +5,15 @@ Xiao et al. (2017), in our reading. All workers compute the softmax of an update
 gradient of the output weights is one small dense block. The input embedding's rows are the union of
 the words read. Of the hidden layers a random share of the rows can be sent per update
 (``--share-hidden-fraction``); the gradients of the others are kept and sent later, so nothing is
-lost, only late. Sums are ordinary dense all-reduces. Those of hidden layers, one for each few of
+lost, only late. Sums are dense all-reduces. Those of hidden layers, one for each few of
 them, run while the layers below go backward. The output weights' gradient, which nobody below waits
 for, is computed after that (late_gradients.py), in parts, while what backward found last travels.
 Which rows there are is settled before, with the words of the softmax.
 
     computing   softmax | backward, layer by layer ........ | output rows, part by part | optimizer
     travelling                     top layers | ... | lowest layer, rows read | parts of rows |
+
+Between CPU workers of one machine nothing travels: they add in memory that they share (sums.py).
 
 The update is that of one worker on the joined batch with the same sample. What is kept back by
 ``--share-hidden-fraction`` is not in checkpoints: a resume starts without it.

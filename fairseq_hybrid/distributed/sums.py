@@ -17,14 +17,18 @@ not used of it costs nothing.
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+logger = logging.getLogger(__name__)
 
 PARTS = 3
 """of what is computed for a sum alone: each is under way while the next one is computed"""
@@ -128,13 +132,15 @@ class SharedMemory(Messages):
 
 
 def connect(group: Any, params: Sequence[Tensor], *, share: bool = True) -> Messages:
-    """Memory for the sums of these parameters' gradients, where all workers can have it."""
+    """For the gradients of these parameters; memory where all workers can have it."""
     world = dist.get_world_size(group)
     size = sum(p.numel() * p.element_size() + 2 * ALIGN for p in params)
     suits = 1 < world <= MOST and all(p.device.type == "cpu" for p in params)
-    if not (share and suits and hasattr(os, "memfd_create")):
-        return Messages(group)
-    memory = _map(group, 2 * world * (-(-size // ALIGN) * ALIGN) + TOKEN)
+    memory = None
+    if share and suits and hasattr(os, "memfd_create"):
+        memory = _map(group, 2 * world * (-(-size // ALIGN) * ALIGN) + TOKEN)
+    way = "by messages" if memory is None else "in memory that the workers share"
+    logger.info(f"gradients are summed {way}")
     return Messages(group) if memory is None else SharedMemory(group, memory)
 
 
@@ -148,7 +154,7 @@ def _map(group: Any, size: int) -> Tensor | None:
             handle = os.memfd_create("fairseq_hybrid")
             os.ftruncate(handle, size)
             os.pwrite(handle, token, size - TOKEN)
-            offer = [(f"/proc/{os.getpid()}/fd/{handle}", token)]
+            offer = [(f"/proc/{os.getpid()}/fd/{handle}", token, _host())]
         except OSError:  # not allowed, or more than there is
             pass
     dist.broadcast_object_list(
@@ -162,9 +168,20 @@ def _map(group: Any, size: int) -> Tensor | None:
     return memory if everywhere else None
 
 
-def _open(path: str, token: bytes, size: int) -> Tensor | None:
+def _host() -> tuple[str, int, int]:
+    """Which boot of which machine, and the network and processes that this worker sees there.
+
+    Containers, and the hosts of two_hosts.sh, have the first in common, and are hosts all the same.
+    """
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text()
+    return boot, *(os.stat(f"/proc/self/ns/{kind}").st_ino for kind in ("net", "pid"))
+
+
+def _open(path: str, token: bytes, host: tuple[str, int, int], size: int) -> Tensor | None:
     """None if it is not there, as on another machine, or is something else there."""
     try:
+        if _host() != host:
+            return None
         with open(path, "rb") as file:
             file.seek(size - TOKEN)
             if file.read() != token:

@@ -71,6 +71,7 @@ def alone(job, tmp_path_factory):
 @pytest.mark.parametrize("workers", [2, 4])
 def test_equals_one_worker_on_the_joined_batch(job, alone, tmp_path, workers):
     got = job(tmp_path, workers)
+    assert "gradients are summed in memory that the workers share" in got[0].all
     assert assert_same(alone, got) == 3  # input embedding, output weight and bias
     sent = curve(got[0], "sent_mb")
     assert min(sent.values()) > 0
@@ -78,7 +79,9 @@ def test_equals_one_worker_on_the_joined_batch(job, alone, tmp_path, workers):
 
 def test_equals_it_by_messages_too(job, alone, tmp_path):
     """As between machines; above the workers share memory."""
-    assert assert_same(alone, job(tmp_path, 2, "--sums-through", "messages")) == 3
+    got = job(tmp_path, 2, "--sums-through", "messages")
+    assert "gradients are summed by messages" in got[0].all
+    assert assert_same(alone, got) == 3
 
 
 def test_shared_embeddings_sgd_and_update_freq(job, tmp_path):
