@@ -7,7 +7,8 @@ For each of several shapes of `hybrid_lstm` the planner profiles the machine (as
 `fairseq-hybrid-plan --remeasure` does) and ranks its alternatives for 2 workers. Then all of them
 are measured: one worker, `legacy_ddp`, and `hybrid` with each partition and each chunk, in turns
 and on the same batches (crew.py). One set of workers measures all chunks of a partition, another
-chunk in each round.
+chunk in each round. `hybrid --hybrid-schedule decoupled`, which the planner does not plan, is
+measured beside them where it can be (not with --input-feeding).
 
     predicted    ms per update, before anything of it was measured, from the profile alone
     measured     of an alternative: the median over its turns of (its time / that of `legacy_ddp`
@@ -16,6 +17,7 @@ chunk in each round.
     error        predicted / measured - 1
     chosen       by the planner, of those that use all workers; "behind": how much longer its update
                  takes than that of the fastest one measured
+    decoupled    speed over that of the fastest synchronous `hybrid`
     drift        one worker, measured here, against what the profile saw of it a minute before: what
                  the machine did in between
 
@@ -73,7 +75,7 @@ SHAPES = {
     "feeding": Shape(2, 256, 4000, (20, 20), sentences(16), ("--input-feeding",)),
     "both ways": Shape(4, 256, 4000, (20, 20), sentences(24), ("--encoder-bidirectional-first",)),
 }
-SINGLE, DATA_PARALLEL = "single", "legacy_ddp"
+SINGLE, DATA_PARALLEL, DECOUPLED = "single", "legacy_ddp", "decoupled"
 
 
 # Data and command lines
@@ -154,11 +156,11 @@ class Worker(crew.Worker):
         system, mine = systems[name], copy.copy(options)
         mine.rounds = options.repeats  # all chunks have the same batches
         super().__init__(system, arguments(shape, data, system, options), rank, mine)
-        self.chunks = chunks
+        self.chunks, self.decoupled = chunks, name == DECOUPLED
         crew.sgemm_rate = lambda: 0.0  # half a second a turn for a column that is not in the table
 
     def turn(self, number: int) -> list[list[dict]]:
-        if self.trainer.spread is not None:
+        if self.trainer.spread is not None and not self.decoupled:
             self.trainer.spread.chunk = chunk_of(number, self.chunks)
         return super().turn(number // max(1, len(self.chunks)))
 
@@ -176,12 +178,14 @@ def name_of(plan: Any) -> str:
     return f"hybrid {'+'.join(map(str, plan.layers))}" if plan.splits else plan.backend
 
 
-def systems_of(plans: list[Any]) -> dict[str, System]:
+def systems_of(plans: list[Any], shape: Shape) -> dict[str, System]:
     systems = {SINGLE: System("1 worker"), DATA_PARALLEL: System(DATA_PARALLEL, DATA_PARALLEL)}
     for plan in plans:
         if plan.splits:
             layers = ("--hybrid-layers", ",".join(map(str, plan.layers)))
             systems[name_of(plan)] = System(name_of(plan), plan.backend, layers)
+    if "--input-feeding" not in shape.flags:
+        systems[DECOUPLED] = System(DECOUPLED, "hybrid", ("--hybrid-schedule", DECOUPLED))
     return systems
 
 
@@ -196,17 +200,21 @@ def measure(name: str, options) -> dict:
         ranked, profile = predict(shape, data, options)
         plans = [prediction.plan for prediction in ranked]
         chunks = sorted({plan.chunk for plan in plans if plan.splits})
-        systems = systems_of(plans)
+        systems = systems_of(plans, shape)
         turns = copy.copy(options)
         turns.systems, turns.rounds = list(systems), options.repeats * max(1, len(chunks))
         _, rounds = crew.take_turns(
             name, systems, Worker, turns, lambda scratch: (shape, data, systems, chunks)
         )
     rows = [compare(prediction, rounds, chunks) for prediction in ranked]
+    found = verdict(rows, profile)
+    hybrids = [row["measured"] for row in rows if row["backend"] not in (SINGLE, DATA_PARALLEL)]
+    if DECOUPLED in rounds and hybrids:
+        found["decoupled"] = round(min(hybrids) / measured_time(rounds, DECOUPLED), 3)
     return {
         "shape": str(shape),
         "alternatives": rows,
-        "verdict": verdict(rows, profile),
+        "verdict": found,
         "profile": profile,
         "rounds": rounds,
     }
@@ -218,11 +226,8 @@ def measure(name: str, options) -> dict:
 def compare(prediction: Any, rounds: crew.Rounds, chunks: list[int]) -> dict:
     """Predicted and measured."""
     plan = prediction.plan
-    per_update = crew.every(rounds, lambda turn: 1000 * turn["seconds"] / turn["updates"])
-    mine, ddp = per_update[name_of(plan)], per_update[DATA_PARALLEL]
-    numbers = [n for n in range(len(ddp)) if not plan.splits or chunk_of(n, chunks) == plan.chunk]
-    share = statistics.median(mine[n] / ddp[n] for n in numbers)
-    measured = share * statistics.median(ddp)
+    chunk = chunks.index(plan.chunk) if plan.splits else None
+    measured = measured_time(rounds, name_of(plan), chunk, len(chunks))
     predicted = 1000 * prediction.seconds
     return {
         "plan": str(plan),
@@ -231,6 +236,16 @@ def compare(prediction: Any, rounds: crew.Rounds, chunks: list[int]) -> dict:
         "measured": round(measured, 1),
         "error": round(predicted / measured - 1, 3),
     }
+
+
+def measured_time(
+    rounds: crew.Rounds, name: str, chunk: int | None = None, chunks: int = 1
+) -> float:
+    """Milliseconds per update, of all rounds or of those with a chunk."""
+    per_update = crew.every(rounds, lambda turn: 1000 * turn["seconds"] / turn["updates"])
+    mine, ddp = per_update[name], per_update[DATA_PARALLEL]
+    numbers = [n for n in range(len(ddp)) if chunk is None or n % chunks == chunk]
+    return statistics.median(mine[n] / ddp[n] for n in numbers) * statistics.median(ddp)
 
 
 def verdict(rows: list[dict], profile: dict) -> dict:
@@ -266,8 +281,8 @@ def report(name: str, result: dict, options) -> None:
 
 def summary(verdicts: dict[str, dict]) -> None:
     print("\n| shape | chosen | fastest | behind | within 5 % | error, hybrid (worst chunk) "
-          "| legacy_ddp | within 15 % | drift |")  # fmt: skip
-    print("|---|---|---|--:|---|--:|--:|---|--:|")
+          "| legacy_ddp | within 15 % | decoupled | drift |")  # fmt: skip
+    print("|---|---|---|--:|---|--:|--:|---|--:|--:|")
     for name, found in verdicts.items():
         errors = found["errors"]
         hybrid = "–"
@@ -278,6 +293,7 @@ def summary(verdicts: dict[str, dict]) -> None:
             "yes" if found["choice_ok"] else "**no**",
             *(hybrid, f"{errors['legacy_ddp']:+.1%}"),
             "yes" if found["prediction_ok"] else "**no**",
+            f"{found['decoupled']:.2f}" if "decoupled" in found else "–",
             f"{found['drift']:+.1%}",
         ]
         print("| " + " | ".join(cells) + " |")

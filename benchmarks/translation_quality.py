@@ -46,6 +46,10 @@ def read(folder: Path) -> dict:
         "bleu": bleu,
         "bleu_average": average,
         "signature": signature,
+        "curve": [
+            {"updates": int(updates), "valid_ppl": round(2 ** float(nll), 2)}
+            for _, nll, updates in losses
+        ],
     }
 
 
@@ -65,8 +69,9 @@ def main(out: str, name: str, *models: str) -> None:
     for path in found:
         row = read(path.parent)
         before = runs.get((row["model"], row["seed"]), {})
-        if {**before, "measured": None} != {**row, "measured": None}:
-            runs[row["model"], row["seed"]] = {**row, "measured": measured}
+        same = before and all(before.get(key, value) == value for key, value in row.items())
+        when = before["measured"] if same else measured
+        runs[row["model"], row["seed"]] = {**row, "measured": when}
     rows = [runs[key] for key in sorted(runs, key=lambda key: (models.index(key[0]), key[1]))]
     record = {"environment": here, "runs": rows}
     result.write_text(json.dumps(record, indent=2) + "\n")
