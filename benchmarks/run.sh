@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# All speed benchmarks, one after the other, and the tables of README.md and docs/ made from them.
+# All speed benchmarks, one after the other, and the tables and pictures of README.md and docs/ made from them.
 #
-#   MULTI30K=folder WIKITEXT2=folder bash benchmarks/run.sh              or: make bench; about 45 minutes
+#   MULTI30K=folder WIKITEXT2=folder bash benchmarks/run.sh              or: make bench; about an hour
 #   ... bash benchmarks/run.sh translation_parallel language_model       some of them
 #
 # The machine must do nothing else meanwhile. MULTI30K has {train,valid,test2016}.{de,en}, WIKITEXT2
 # wiki.{train,valid,test}.tokens. What trains for hours (quality) has scripts of its own, which write to the
 # same folder: translation_quality.sh, parallel_quality.sh, language_model_quality.sh,
-# averaging_quality.sh. translation_2500mbit and translation_1gbit need root.
+# averaging_quality.sh, averaging_exploration.sh. translation_2500mbit, translation_1gbit and two_hosts need
+# root.
 set -euo pipefail
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$ROOT"
@@ -16,7 +17,7 @@ PYTHON=python
 export OMP_NUM_THREADS=1
 RESULTS=benchmarks/results
 ALL=(translation_single translation_parallel translation_parallel_multi30k translation_decoupled
-  translation_2500mbit translation_1gbit language_model averaging planning)
+  translation_2500mbit translation_1gbit language_model averaging planning two_hosts)
 ROUNDS=(--rounds 3 --updates 3 --warmup 2)
 
 need() { # VARIABLE
@@ -41,6 +42,7 @@ measure() {
     language_model) need WIKITEXT2; $PYTHON benchmarks/language_model.py --wikitext2 "$WIKITEXT2" --rounds 5 --updates 4 --json "$json" ;;
     averaging) need WIKITEXT2; $PYTHON benchmarks/averaging.py --wikitext2 "$WIKITEXT2" --rounds 3 --json "$json" ;;
     planning) $PYTHON benchmarks/planning.py --json "$json" ;;
+    two_hosts) need WIKITEXT2; $PYTHON benchmarks/two_hosts.py --wikitext2 "$WIKITEXT2" --rounds 2 --json "$json" ;;
     *) echo "run.sh: no benchmark $1: there are ${ALL[*]}" >&2; exit 2 ;;
   esac
 }
@@ -51,3 +53,4 @@ for name in "$@"; do
   measure "$name"
 done
 $PYTHON benchmarks/tables.py
+$PYTHON benchmarks/plots.py

@@ -231,6 +231,157 @@ def language_model_workers() -> str:
     )
 
 
+AVERAGING_TITLES = {
+    "single": "1 worker, SGD",
+    "single_ng": "1 worker, NG-SGD",
+    "legacy_ddp": "2 workers, `legacy_ddp`, SGD",
+    "legacy_ddp_ng": "2 workers, `legacy_ddp`, NG-SGD",
+    "bmuf": "2 workers, fairseq's `--use-bmuf`, SGD",
+    "slowmo": "2 workers, fairseq's `slowmo`, SGD",
+    "averaging": "2 workers, `model_averaging`, SGD",
+    "averaging_ng": "2 workers, `model_averaging`, NG-SGD",
+}
+AVERAGING_COLUMNS = {
+    "tok/s": ("tokens_per_second", "{:,.0f}"),
+    "to 1 worker with the same optimizer": ("speed_up", "{:.2f}"),
+    "to 1 worker, SGD": ("to_single", "{:.2f}"),
+    "to `legacy_ddp`": ("to_ddp", "{:.2f}"),
+    "ms per update": ("ms_per_update", "{:,.1f}"),
+    "MB sent per update": ("mb_counted", "{:,.2f}"),
+    "the machine's sgemm": ("sgemm_ratio", "{:.2f}"),
+}
+AVERAGING_BACKENDS = {
+    "single": "1 worker",
+    "legacy_ddp": "2 workers, `legacy_ddp`",
+    "bmuf": "2 workers, fairseq's `--use-bmuf`",
+    "averaging": "2 workers, `model_averaging`",
+}
+OPTIMIZERS = {"sgd": "SGD", "ng_sgd": "NG-SGD"}
+
+
+def averaging_quality() -> str:
+    file = "averaging_quality.json"
+    result = json.loads((RESULTS / file).read_text())
+    rows = [
+        [
+            AVERAGING_BACKENDS[r["backend"]],
+            OPTIMIZERS[r["optimizer"]],
+            f"{r['lr']:g}",
+            f"{r['valid_ppl']:.1f}",
+            f"{r['to_ddp']:+.1%}",
+            cell(r["valid_ppl_at_time"] or None, "{:.1f}"),
+        ]
+        for r in result["best"]
+    ]
+    time = result["best"][0]["seconds"]
+    titles = ["", "optimizer", "best rate", "perplexity", "to `legacy_ddp`, SGD"]
+    titles.append(f"after {time:.0f} s" if time else "at equal time")
+    command = "WIKITEXT2=FOLDER bash benchmarks/averaging_quality.sh"
+    return markdown(titles, rows) + "\n\n" + source(result, file, command)
+
+
+EXPLORATION = "averaging_exploration.json"
+
+
+def exploration(
+    sweep: str, rows: tuple[str, ...], column: str, unit: str, **wanted: object
+) -> Callable[[], str]:
+    """Perplexities of a sweep's runs that have what is wanted: a row for each of the values of
+    `rows`, a column for each of `column`."""
+
+    def made() -> str:
+        result = json.loads((RESULTS / EXPLORATION).read_text())
+        runs = [r for r in result[sweep] if all(r[k] in v for k, v in wanted.items())]
+        values = sorted({r[column] for r in runs}, key=lambda v: (isinstance(v, str), v))
+        keys = sorted({tuple(r[name] for name in rows) for r in runs}, reverse=True)
+        found = {(tuple(r[n] for n in rows), r[column]): r["curve"][-1]["valid_ppl"] for r in runs}
+        lines = [
+            [
+                *(OPTIMIZERS.get(str(value), str(value)) for value in key),
+                *(cell(found.get((key, value)), "{:.1f}") for value in values),
+            ]
+            for key in sorted(keys, key=lambda key: tuple(map(_order, key)))
+        ]
+        titles = [*rows, *(f"{value} {unit}".strip() for value in values)]
+        command = "WIKITEXT2=FOLDER bash benchmarks/averaging_exploration.sh"
+        return markdown(titles, lines) + "\n\n" + source(result, EXPLORATION, command)
+
+    return made
+
+
+def _order(value: object) -> tuple:
+    order = ["sgd", "ng_sgd", "random", "rbm"]
+    return (order.index(value), 0) if value in order else (0, value)
+
+
+def averaging_pretraining() -> str:
+    result = json.loads((RESULTS / EXPLORATION).read_text())
+    runs = sorted(result["pretraining"], key=lambda r: (_order(r["start"]), r["lr"], r["seed"]))
+    rows = [
+        [
+            r["start"],
+            f"{r['lr']:g}",
+            str(r["seed"]),
+            *(f"{point['valid_ppl']:.1f}" for point in r["curve"]),
+        ]
+        for r in runs
+    ]
+    words = [f"{point['tokens']:,} words" for point in runs[0]["curve"]]
+    command = "WIKITEXT2=FOLDER bash benchmarks/averaging_exploration.sh"
+    return (
+        markdown(["start", "rate", "seed", *words], rows)
+        + "\n\n"
+        + source(result, EXPLORATION, command)
+    )
+
+
+def planning() -> str:
+    file = "planning.json"
+    result = json.loads((RESULTS / file).read_text())
+    rows = []
+    for name, shape in result["workloads"].items():
+        found, several = shape["verdict"], shape["alternatives"]
+        fastest = min(r["measured"] for r in several if r["backend"] != "single")
+        one = next(r["measured"] for r in several if r["backend"] == "single")
+        rows.append(
+            [
+                f"{name}: {shape['shape']}",
+                found["chosen"],
+                found["fastest"],
+                f"{found['behind']:.1%}",
+                f"{2 * one / fastest:.2f}",
+                cell(found["errors"].get("hybrid"), "{:+.1%}"),
+                f"{found['errors']['legacy_ddp']:+.1%}",
+                cell(found.get("decoupled"), "{:.2f}"),
+            ]
+        )
+    titles = ["shape", "chosen", "fastest", "behind", "speed-up of it", "error, `hybrid`"]
+    titles += ["error, `legacy_ddp`", "`decoupled` to `hybrid`"]
+    return markdown(titles, rows) + "\n\n" + source(result, file, result["environment"]["command"])
+
+
+def two_hosts() -> str:
+    file = "two_hosts.json"
+    result = json.loads((RESULTS / file).read_text())
+    names = {"translation": "translation", "language_model": "language model"}
+    rows = []
+    for rate, found in result["systems"].items():
+        for name, row in found.items():
+            workload, backend = name.split("/")
+            rows.append(
+                [
+                    rate.replace("bit", "bit/s"),
+                    names[workload],
+                    f"`{backend}`",
+                    f"{row['updates_per_second']:.2f}",
+                    f"{row['to_legacy_ddp']:.2f}",
+                    f"{row['mb_per_update']:.1f}",
+                ]
+            )
+    titles = ["link", "", "backend", "updates/s", "to `legacy_ddp`", "MB per update and host"]
+    return markdown(titles, rows) + "\n\n" + source(result, file, result["command"])
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "translation_single": translation_single,
     "translation_quality": translation_quality,
@@ -249,6 +400,35 @@ TABLES: dict[str, Callable[[], str]] = {
     ),
     "language_model_quality": language_model_quality,
     "language_model_workers": language_model_workers,
+    "averaging": lambda: systems(
+        "averaging.json", "wikitext-2", AVERAGING_TITLES, AVERAGING_COLUMNS
+    ),
+    "averaging_quality": averaging_quality,
+    "averaging_workers": exploration(
+        "short", ("optimizer", "start"), "workers", "workers", minibatch=(128,), interval=(10,)
+    ),
+    "averaging_intervals": exploration(
+        "short",
+        ("optimizer", "workers"),
+        "interval",
+        "updates apart",
+        minibatch=(128,),
+        start=("rbm",),
+        workers=(2, 4, 8, 16),
+    ),
+    "averaging_minibatches": exploration(
+        "short",
+        ("optimizer", "workers"),
+        "minibatch",
+        "words",
+        interval=(10,),
+        start=("rbm",),
+        workers=(2, 16),
+    ),
+    "averaging_long": exploration("long", ("optimizer", "schedule"), "workers", "workers"),
+    "averaging_pretraining": averaging_pretraining,
+    "planning": planning,
+    "two_hosts": two_hosts,
 }
 
 

@@ -136,7 +136,7 @@ def train(runs: list[Run]) -> None:
             sys.exit(f"exit code {code}: see {run.folder / 'train.log'}")
         seconds = {"wall": time.monotonic() - began, "cpu": processor_time() - cpu}
         (run.folder / "finished").write_text(json.dumps(seconds))
-        curve = read(run)["curve"]
+        curve = read(run, run.folder)["curve"]
         print(f"{number}/{len(left)} {run.folder.name}: {curve[-1]['valid_ppl']}", flush=True)
 
 
@@ -175,21 +175,21 @@ def call(command: list[str], log: Path) -> int:
 # What came out
 
 
-def read(run: Run) -> dict:
-    log = (run.folder / "train.log").read_text()
+def read(run: Run, folder: Path) -> dict:
+    log = (folder / "train.log").read_text()
     found = [json.loads(line) for line in re.findall(r" \| valid \| (\{.*\})", log)]
     words = run.minibatch * run.workers
     curve = [
         {"tokens": int(v["valid_num_updates"]) * words, "valid_ppl": float(v["valid_ppl"])}
         for v in found
     ]
-    seconds = json.loads((run.folder / "finished").read_text() or "{}")
+    seconds = json.loads((folder / "finished").read_text() or "{}")
     return {**run._asdict(), **seconds, "curve": curve}
 
 
 def report(runs: list[Run]) -> None:
     out = Path(os.environ["OUT"])
-    rows = [read(run) for run in runs if (run.folder / "finished").exists()]
+    rows = [read(run, run.folder) for run in runs if (run.folder / "finished").exists()]
     if not rows:
         sys.exit(f"{out}: no finished run")
     (out / "sweep.json").write_text(json.dumps(rows, indent=1) + "\n")

@@ -22,15 +22,27 @@ def text(name: str, mode: str = "r"):
     return open(name, mode, encoding="utf-8", newline="\n")
 
 
+def count_lines(name: str) -> int:
+    """Ends the program at the first that is not text."""
+    number = 0
+    with open(name, "rb") as f:
+        for number, line in enumerate(f, 1):
+            try:
+                line.decode("utf-8")
+            except UnicodeDecodeError:
+                sys.exit(
+                    f"pieces.py: {name}, line {number}, is not UTF-8: convert the file, for example "
+                    "by iconv -f ISO-8859-1 -t UTF-8, or mend the line"
+                )
+    return number
+
+
 def train(prefix: str, size: str, *files: str) -> None:
     if os.path.exists(f"{prefix}.model"):
         return
     import sentencepiece
 
-    lines = 0
-    for name in files:
-        with open(name, "rb") as f:
-            lines += sum(1 for _ in f)
+    lines = sum(map(count_lines, files))
     drawn = {"input_sentence_size": ENOUGH, "shuffle_input_sentence": True}
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -54,6 +66,7 @@ def encode(prefix: str, source: str, target: str) -> None:
         return
     import sentencepiece
 
+    count_lines(source)
     model = sentencepiece.SentencePieceProcessor(model_file=f"{prefix}.model")
     with text(source) as lines, text(f"{target}.tmp", "w") as f:
         f.writelines(" ".join(model.encode(line.strip(), out_type=str)) + "\n" for line in lines)

@@ -173,6 +173,16 @@ def test_more_pieces_than_there_are_is_one_line(text, tmp_path):
     assert one_line(result).startswith("pieces.py: SUBWORDS=90000 pieces cannot be made of")
 
 
+def test_text_that_is_not_utf8_is_one_line(tmp_path):
+    for split in ("train", "valid", "test"):
+        for side in ("de", "en"):
+            (tmp_path / f"{split}.{side}").write_bytes(b"a b c\n" * 3 + "für\n".encode("latin-1"))
+    script = TRANSLATION / "own-text.sh"
+    settings = {"TEXT": str(tmp_path), "SOURCE": "de", "TARGET": "en", "OUT": str(tmp_path / "out")}
+    line = one_line(bash(script, **settings))
+    assert f"{tmp_path}/train.de, line 4, is not UTF-8: convert the file" in line
+
+
 # Downloads, from archives made here and put where curl would put them
 
 
