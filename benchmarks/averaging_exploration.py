@@ -39,7 +39,7 @@ def plot(rows: list[dict], path: Path) -> None:
     """Perplexity against workers and against the interval."""
     from matplotlib import pyplot
 
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4.5), layout="constrained")
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(12, 4.5), layout="constrained")
     names = {"sgd": "SGD", "ng_sgd": "NG-SGD", "rbm": "pretrained", "random": "random start"}
     usual = [r for r in rows if r["minibatch"] == 128]
     for number, optimizer in enumerate(("sgd", "ng_sgd")):
@@ -62,7 +62,8 @@ def plot(rows: list[dict], path: Path) -> None:
         axes.minorticks_off()
         axes.set_ylabel("validation perplexity")
         axes.grid(alpha=0.3)
-        axes.legend(fontsize=7)
+    left.legend(fontsize=8)
+    right.legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
     figure.savefig(path, dpi=120)
 
 

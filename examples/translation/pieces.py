@@ -31,7 +31,7 @@ def count_lines(name: str) -> int:
                 line.decode("utf-8")
             except UnicodeDecodeError:
                 sys.exit(
-                    f"pieces.py: {name}, line {number}, is not UTF-8: convert the file, for example "
+                    f"pieces.py: {name}, line {number}, is not UTF-8: convert the file, as "
                     "by iconv -f ISO-8859-1 -t UTF-8, or mend the line"
                 )
     return number
