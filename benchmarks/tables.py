@@ -436,7 +436,10 @@ def filled(text: str) -> str:
     """A document with the tables that its marks ask for."""
 
     def table(match: re.Match) -> str:
-        return f"{match[1]}{TABLES[match[2]]()}\n{match[3]}"
+        try:
+            return f"{match[1]}{TABLES[match[2]]()}\n{match[3]}"
+        except FileNotFoundError as missing:
+            sys.exit(f"tables.py: table {match[2]} needs {Path(missing.filename).name}: measure it")
 
     return MARKED.sub(table, text)
 

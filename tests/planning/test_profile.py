@@ -10,7 +10,7 @@ import torch
 from omegaconf import OmegaConf
 from tiny_jobs import job
 
-from fairseq_hybrid.planning import profile
+from fairseq_hybrid.planning import measure, profile
 from fairseq_hybrid.planning.costs import Line, kind_of
 
 
@@ -116,3 +116,9 @@ def test_noise_below_nothing_is_nothing():
     measured["lines"]["wavefront"] = profile.unit_line(measured, work)
     assert measured["lines"]["wavefront"] == Line(0, 0)
     assert profile.unexplained(measured, work) == 0
+
+
+def test_the_largest_batch_is_found_among_others():
+    """Of other sizes, before it: comparing them by their tensors would be an error."""
+    batches = [{"target": torch.zeros(size, 2)} for size in (3, 5, 4)]
+    assert [measure.position(batches, batch) for batch in batches] == [0, 1, 2]
