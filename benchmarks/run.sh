@@ -17,7 +17,7 @@ PYTHON=python
 export OMP_NUM_THREADS=1
 RESULTS=benchmarks/results
 ALL=(translation_single translation_parallel translation_parallel_multi30k translation_decoupled
-  translation_2500mbit translation_1gbit language_model averaging planning two_hosts)
+  translation_2500mbit translation_1gbit language_model averaging averaging_large planning two_hosts)
 ROUNDS=(--rounds 3 --updates 3 --warmup 2)
 
 need() { # VARIABLE
@@ -41,6 +41,10 @@ measure() {
         --systems single legacy_ddp hybrid --json "$json" ;;
     language_model) need WIKITEXT2; $PYTHON benchmarks/language_model.py --wikitext2 "$WIKITEXT2" --rounds 5 --updates 4 --json "$json" ;;
     averaging) need WIKITEXT2; $PYTHON benchmarks/averaging.py --wikitext2 "$WIKITEXT2" --rounds 3 --json "$json" ;;
+    averaging_large)
+      need WIKITEXT2
+      $PYTHON benchmarks/averaging.py --wikitext2 "$WIKITEXT2" --words 10000 --embed 128 --layers 3 --hidden 512 \
+        --sequences 32 --updates 10 --rounds 3 --json "$json" ;;
     planning) $PYTHON benchmarks/planning.py --json "$json" ;;
     two_hosts) need WIKITEXT2; $PYTHON benchmarks/two_hosts.py --wikitext2 "$WIKITEXT2" --rounds 2 --json "$json" ;;
     *) echo "run.sh: no benchmark $1: there are ${ALL[*]}" >&2; exit 2 ;;

@@ -170,7 +170,7 @@ LANGUAGE_TITLES = {
     "adaptive": "1 worker, fairseq's adaptive softmax",
     "sampled": "1 worker, `sampled_softmax`",
     "dense2": "2 workers, full softmax, `legacy_ddp`",
-    "messages2": "2 workers, the same by messages",
+    "messages2": "2 workers, `sampled_softmax`, `sampled --sums-through messages`",
     "sampled2": "2 workers, `sampled_softmax`, `sampled`",
 }
 LANGUAGE_COLUMNS = {
@@ -402,6 +402,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "language_model_workers": language_model_workers,
     "averaging": lambda: systems(
         "averaging.json", "wikitext-2", AVERAGING_TITLES, AVERAGING_COLUMNS
+    ),
+    "averaging_large": lambda: systems(
+        "averaging_large.json", "wikitext-2", AVERAGING_TITLES, AVERAGING_COLUMNS
     ),
     "averaging_quality": averaging_quality,
     "averaging_workers": exploration(
