@@ -13,7 +13,7 @@ BIN    := $(VENV)/bin
 
 help:
 	@sed -n '1,4p' Makefile | cut -c3-
-	@echo "also: make lint, make format, make test-long (kill-and-resume series, slow system tests), make bench (45 min), make clean"
+	@echo "also: make lint, make format, make test-long (kill-and-resume series, slow system tests), make bench (an hour), make clean"
 
 setup: $(READY)
 

@@ -46,7 +46,7 @@ measure() {
       $PYTHON benchmarks/averaging.py --wikitext2 "$WIKITEXT2" --words 10000 --embed 128 --layers 3 --hidden 512 \
         --sequences 32 --updates 10 --rounds 3 --json "$json" ;;
     planning) $PYTHON benchmarks/planning.py --json "$json" ;;
-    two_hosts) need WIKITEXT2; $PYTHON benchmarks/two_hosts.py --wikitext2 "$WIKITEXT2" --rounds 2 --json "$json" ;;
+    two_hosts) need WIKITEXT2; $PYTHON benchmarks/two_hosts.py --wikitext2 "$WIKITEXT2" --rounds 1 --json "$json" ;;
     *) echo "run.sh: no benchmark $1: there are ${ALL[*]}" >&2; exit 2 ;;
   esac
 }

@@ -170,7 +170,7 @@ LANGUAGE_TITLES = {
     "adaptive": "1 worker, fairseq's adaptive softmax",
     "sampled": "1 worker, `sampled_softmax`",
     "dense2": "2 workers, full softmax, `legacy_ddp`",
-    "messages2": "2 workers, `sampled_softmax`, `sampled --sums-through messages`",
+    "messages2": "2 workers, `sampled_softmax`, `sampled`, by messages",
     "sampled2": "2 workers, `sampled_softmax`, `sampled`",
 }
 LANGUAGE_COLUMNS = {

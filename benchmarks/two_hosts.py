@@ -1,6 +1,6 @@
 """Training across two hosts with a slow link: updates per second of each backend.
 
-    python benchmarks/two_hosts.py --rates 1gbit 100mbit --rounds 3       about 20 minutes, 2 cores
+    python benchmarks/two_hosts.py --rates 1gbit 100mbit --rounds 3       about 12 minutes, 2 cores
     python benchmarks/two_hosts.py --wikitext2 FOLDER --json benchmarks/results/two_hosts.json
     python benchmarks/two_hosts.py --rates 100mbit --systems translation/legacy_ddp ...
 

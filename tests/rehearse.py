@@ -98,7 +98,7 @@ def benchmark(path: str) -> None:
     """One of benchmarks/*.py: they begin to work in `run`, crew's or their own, or in `prepare`."""
     sys.path.insert(0, os.path.dirname(path))
     spec = importlib.util.spec_from_file_location("benchmark", path)
-    module = importlib.util.module_from_spec(spec)
+    module = sys.modules["benchmark"] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     for place in (module, sys.modules.get("crew")):
         for name in ("run", "prepare"):
