@@ -302,7 +302,7 @@ def exploration(
             ]
             for key in sorted(keys, key=lambda key: tuple(map(_order, key)))
         ]
-        titles = [*rows, *(f"{value} {unit}".strip() for value in values)]
+        titles = [*rows, *(f"{unit} {value}" for value in values)]
         command = "WIKITEXT2=FOLDER bash benchmarks/averaging_exploration.sh"
         return markdown(titles, lines) + "\n\n" + source(result, EXPLORATION, command)
 
@@ -408,7 +408,7 @@ TABLES: dict[str, Callable[[], str]] = {
     ),
     "averaging_quality": averaging_quality,
     "averaging_workers": exploration(
-        "short", ("optimizer", "start"), "workers", "workers", minibatch=(128,), interval=(10,)
+        "short", ("optimizer", "start"), "workers", "workers:", minibatch=(128,), interval=(10,)
     ),
     "averaging_intervals": exploration(
         "short",
@@ -428,7 +428,7 @@ TABLES: dict[str, Callable[[], str]] = {
         start=("rbm",),
         workers=(2, 16),
     ),
-    "averaging_long": exploration("long", ("optimizer", "schedule"), "workers", "workers"),
+    "averaging_long": exploration("long", ("optimizer", "schedule"), "workers", "workers:"),
     "averaging_pretraining": averaging_pretraining,
     "planning": planning,
     "two_hosts": two_hosts,
