@@ -37,10 +37,11 @@ from fairseq_hybrid.distributed.hybrid_options import (
 )
 from fairseq_hybrid.distributed.lanes import Lanes, flatten
 from fairseq_hybrid.distributed.late_gradients import LateGradients
-from fairseq_hybrid.distributed.ownership import Group, Ownership, Shared
+from fairseq_hybrid.distributed.ownership import Group, Ownership
 from fairseq_hybrid.distributed.schedule import DECODER, ENCODER, STATE, TOP, UP, WHOLE
+from fairseq_hybrid.distributed.shared import Shared
 from fairseq_hybrid.distributed.stopwatch import COMPUTE, SEND, WAIT, Stopwatch
-from fairseq_hybrid.distributed.sums import ring_bytes
+from fairseq_hybrid.distributed.sums import AUTO, ring_bytes
 from fairseq_hybrid.models.packing import Packing
 from fairseq_hybrid.models.parallel_parts import ParallelParts
 from fairseq_hybrid.optim.rows import parts, sparse_rows
@@ -86,6 +87,7 @@ def build(cfg, model, process_group, device, head_on_last) -> nn.Module:
         depths=[int(n) for n in cfg.hybrid_layers.split(",")] if cfg.hybrid_layers else None,
         chunk=None if cfg.hybrid_chunk == "auto" else int(cfg.hybrid_chunk),
         head_on_last=head_on_last,
+        share_memory=cfg.sums_through == AUTO,
         **more,
     )
 
@@ -104,11 +106,12 @@ class WavefrontParallel(Accumulating, nn.Module):
         depths: Sequence[int] | None = None,
         chunk: int | None = None,
         head_on_last: bool = False,
+        share_memory: bool = True,
     ):
         """`depths`: how many of the encoder layers each stage has (None: equal shares)."""
         super().__init__()
         self.module = module
-        self.chunk, self.head_on_last = chunk, head_on_last
+        self.chunk, self.head_on_last, self.share_memory = chunk, head_on_last, share_memory
         self.parts: ParallelParts = module.parallel_parts()
         self.watch = Stopwatch()
         self.leave_sums = False
@@ -176,7 +179,7 @@ class WavefrontParallel(Accumulating, nn.Module):
         self.last_has_output = self.ownership.owners[parts.head.output.weight] == stages - 1
         self.after_units = set(self.ownership.owned) if self.stage.last else set()
         """whose gradients nobody else waits for, so that they can be computed at the end"""
-        self.shared = Shared(users, self.ownership, self.watch)
+        self.shared = Shared(users, self.ownership, self.watch, share_memory=self.share_memory)
 
     # Training
 

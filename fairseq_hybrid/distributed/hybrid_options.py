@@ -13,6 +13,7 @@ from typing import Any, Optional
 from fairseq.models import ARCH_MODEL_REGISTRY
 
 from fairseq_hybrid.compat.messages import UserError
+from fairseq_hybrid.distributed import sums
 from fairseq_hybrid.distributed.backends import add_option
 
 SCHEDULES = SYNCHRONOUS, DECOUPLED = "synchronous", "decoupled"
@@ -87,6 +88,7 @@ def check(cfg: Any) -> None:
     chunk = str(dt.hybrid_chunk)
     if chunk != "auto" and not (chunk.isdigit() and int(chunk) > 0):
         raise UserError(f"--hybrid-chunk {chunk} is not a number of time steps: give N > 0 or auto")
+    sums.check(dt)
     _check_precision(cfg, backend)
     _check_schedule(cfg, backend)
     if cfg.optimization.use_bmuf or dt.zero_sharding != "none":

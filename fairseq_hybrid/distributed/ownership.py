@@ -4,7 +4,7 @@ Every worker keeps all weights, so that validation, checkpoints and generation a
 each parameter is *owned* by one stage: its gradient and its optimizer state exist there alone, and
 the copies elsewhere are out of date until `refresh`. What only one stage uses belongs to it; what
 several use (attention and softmax) belongs to one of them, which gets the others' gradients while
-the reverse wavefront runs and sends the new weights while the next wavefront runs (`Shared`): as
+the reverse wavefront runs and sends the new weights while the next wavefront runs (shared.py): as
 much traffic as summing everywhere, but one optimizer step and one optimizer state for all.
 
 A checkpoint holds everything: `gather_state` brings the owners' optimizer state to the worker that
@@ -22,10 +22,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from fairseq_hybrid.distributed import row_sets
 from fairseq_hybrid.distributed.lanes import flatten
-from fairseq_hybrid.distributed.stopwatch import SEND, WAIT
-from fairseq_hybrid.optim.rows import parts, sparse_rows
+from fairseq_hybrid.optim.rows import parts
 
 
 @dataclass(frozen=True)
@@ -158,168 +156,6 @@ class Ownership:
                     values[key] = torch.empty(value.shape, dtype=value.dtype)
                     dist.recv(values[key], rank, group=self.group.meta)
         return state
-
-
-class Shared:
-    """Parameters that several stages use, each of them owned by one.
-
-    The gradients are complete when the reverse wavefront begins (`start_reduce`, `finish_reduce`
-    after it), but for embeddings that are also output weights: those belong to stage 0, which adds
-    its share at the end. The weights are needed when the forward wavefront ends (`start_refresh` at
-    its beginning, `finish_refresh` after it).
-
-    Of a parameter with row-sparse gradients (`--criterion sampled_softmax`) only rows travel: those
-    in `rows`, which all workers know, and after the update those in `changed`.
-    """
-
-    def __init__(self, users: Mapping[nn.Parameter, set[int]], ownership: Ownership, watch: Any):
-        self.ownership, self.group, self.watch = ownership, ownership.group, watch
-        self.by_owner: dict[int, list[nn.Parameter]] = {}
-        for p in ownership.names.values():
-            if len(users[p]) > 1:
-                self.by_owner.setdefault(ownership.owners[p], []).append(p)
-        ranks = self.group.ranks
-        # Of its own: nccl runs the messages of a group one after the other.
-        self.handle = dist.new_subgroups_by_enumeration(all_groups(ranks))[0]
-        self.under_way: list[tuple[int, Tensor, Any]] = []
-        self.stale = False
-        self.rows: dict[nn.Parameter, Tensor] = {}
-        self.changed: dict[nn.Parameter, Tensor] = {}
-        self.bytes_sent = 0
-
-    def start_reduce(self, rows: Mapping[nn.Parameter, Tensor]) -> None:
-        self.rows = {p: rows[p] for params in self.by_owner.values() for p in params if p in rows}
-        with self.watch.span(SEND, "start summing shared gradients"):
-            for owner, params in self.by_owner.items():
-                if owner == self.group.stage and self.plain_sends:
-                    # What comes is added to its own gradients, which may not be complete yet.
-                    size = sum(self._shape(p, self.rows).numel() for p in params)
-                    flat = params[0].new_empty(size)
-                else:
-                    flat = flatten([self._take_gradient(p) for p in params])
-                self.under_way.append((owner, flat, Sum(flat, owner, self.group, self.handle)))
-                if owner != self.group.stage:
-                    self.bytes_sent += flat.numel() * flat.element_size()
-
-    @property
-    def plain_sends(self) -> bool:
-        return dist.get_backend(self.handle) == "gloo"
-
-    @staticmethod
-    def _shape(p: nn.Parameter, rows: Mapping[nn.Parameter, Tensor]) -> torch.Size:
-        """Of what travels of it."""
-        return torch.Size((rows[p].numel(), *p.shape[1:])) if p in rows else p.shape
-
-    def _take_gradient(self, p: nn.Parameter) -> Tensor:
-        """What is sent of it; what is left is the owner's alone."""
-        grad, p.grad = p.grad, None
-        if p in self.rows:
-            if grad is None:
-                return p.new_zeros(self.rows[p].numel(), *p.shape[1:])
-            block, p.grad = row_sets.split_off(grad, self.rows[p])
-            return block
-        return torch.zeros_like(p) if grad is None else grad
-
-    def finish_reduce(self) -> None:
-        for owner, flat, work in self._arrived("shared gradients"):
-            work.wait()
-            if owner != self.group.stage:
-                continue
-            for p, grad in self._pieces(flat, owner, self.rows):
-                whole = sparse_rows(self.rows[p], grad, p) if p in self.rows else grad
-                late, p.grad = p.grad, whole
-                if late is not None:
-                    p.grad += late
-        self.stale = True
-
-    def _pieces(self, flat: Tensor, owner: int, rows: Mapping[nn.Parameter, Tensor]):
-        """The parameters of an owner and their parts of what was sent, whole or some rows."""
-        for p in self.by_owner[owner]:
-            shape = self._shape(p, rows)
-            yield p, flat[: shape.numel()].view(shape)
-            flat = flat[shape.numel() :]
-
-    def tell_changed(self) -> None:
-        """After an update's gradients are complete: which rows of them there are."""
-        if not self.rows:
-            return
-        none = torch.empty(0, dtype=torch.long)
-        sets = []
-        for p in self.rows:
-            mine = self.ownership.owners[p] == self.group.stage
-            sets.append((p.grad.indices()[0].cpu() if mine else none, p.size(0)))
-        unions, _ = row_sets.union(sets, self.group.meta)
-        self.changed = {p: rows.to(p.device) for p, rows in zip(self.rows, unions)}
-
-    def start_refresh(self) -> None:
-        """Send the weights of the last update to where they are needed."""
-        if not (self.stale and self.ownership.dirty):
-            return
-        with self.watch.span(SEND, "start refreshing shared weights"):
-            for owner, params in self.by_owner.items():
-                changed = self.changed
-                flat = flatten(
-                    [p.detach()[changed[p]] if p in changed else p.detach() for p in params]
-                )
-                rank = self.group.ranks[owner]
-                work = dist.broadcast(flat, rank, group=self.handle, async_op=True)
-                self.under_way.append((owner, flat, work))
-                if owner == self.group.stage:
-                    others = len(self.group.ranks) - 1
-                    self.bytes_sent += flat.numel() * flat.element_size() * others
-        self.stale = False
-
-    @torch.no_grad()
-    def finish_refresh(self) -> None:
-        for owner, flat, work in self._arrived("shared weights"):
-            work.wait()
-            if owner != self.group.stage:
-                for p, new in self._pieces(flat, owner, self.changed):
-                    if p in self.changed:
-                        p.index_copy_(0, self.changed[p], new)
-                    else:
-                        p.copy_(new)
-
-    def _arrived(self, what: str):
-        under_way, self.under_way = self.under_way, []
-        for transfer in under_way:
-            with self.watch.span(WAIT, f"wait for {what}"):
-                yield transfer
-
-
-class Sum:
-    """Tensors on their way to being summed at `owner`; there it is in `tensor` after `wait`.
-
-    gloo's own reduce sends more than twice the tensor and takes three times as long as sending it,
-    so with gloo everyone just sends, and the owner gets the sum of what the others have.
-    """
-
-    def __init__(self, tensor: Tensor, owner: int, group: Group, handle: Any):
-        rank = group.ranks[owner]
-        self.tensor, self.parts = tensor, []
-        if dist.get_backend(handle) != "gloo":
-            self.works = [dist.reduce(tensor, rank, group=handle, async_op=True)]
-        elif group.stage != owner:
-            self.works = [dist.isend(tensor, rank, group=handle, tag=owner)]
-        else:
-            others = [r for r in group.ranks if r != rank]
-            self.parts = [torch.empty_like(tensor) for _ in others[1:]]
-            self.works = [
-                dist.irecv(part, r, group=handle, tag=owner)
-                for part, r in zip([tensor, *self.parts], others)
-            ]
-
-    def wait(self) -> None:
-        for work in self.works:
-            work.wait()
-        for part in self.parts:
-            self.tensor += part
-
-
-def all_groups(ranks: list[int]) -> list[list[int]]:
-    """The groups of stages of the whole job, given one of them."""
-    size = len(ranks)
-    return [list(range(r, r + size)) for r in range(0, dist.get_world_size(), size)]
 
 
 @dataclass(frozen=True)

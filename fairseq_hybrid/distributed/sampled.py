@@ -42,17 +42,11 @@ from fairseq_hybrid.optim.rows import sparse_rows, take
 
 BUCKET = 4 << 20
 """bytes of gradients that are worth a message of their own"""
-AUTO, MESSAGES = THROUGH = ("auto", "messages")
 
 add_option(
     "share_hidden_fraction", float, 1.0,
     "share of the rows of hidden layers whose gradients are sent in an update; the others are "
     "kept and sent later (--ddp-backend sampled)",
-)  # fmt: skip
-add_option(
-    "sums_through", str, AUTO,
-    "how gradients are summed: auto is shared memory between up to "
-    f"{sums.MOST} CPU workers of one machine, messages elsewhere (--ddp-backend sampled)",
 )  # fmt: skip
 
 
@@ -69,8 +63,7 @@ def check(cfg: Any) -> None:
         raise UserError(
             f"--share-hidden-fraction {dt.share_hidden_fraction} is not a share: give 0 < P <= 1"
         )
-    if dt.sums_through not in THROUGH:
-        raise UserError(f"--sums-through {dt.sums_through} is not known: use {', '.join(THROUGH)}")
+    sums.check(dt)
 
 
 @register_backend(
@@ -86,7 +79,7 @@ def sampled(cfg, model, process_group, device):
         model,
         process_group,
         hidden_fraction=cfg.share_hidden_fraction,
-        share_memory=cfg.sums_through == AUTO,
+        share_memory=cfg.sums_through == sums.AUTO,
     )
 
 

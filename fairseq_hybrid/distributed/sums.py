@@ -28,8 +28,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from fairseq_hybrid.compat.messages import UserError
+from fairseq_hybrid.distributed.backends import add_option
+
 logger = logging.getLogger(__name__)
 
+AUTO, MESSAGES = THROUGH = ("auto", "messages")
 PARTS = 3
 """of what is computed for a sum alone: each is under way while the next one is computed"""
 MOST = 4
@@ -37,6 +41,17 @@ MOST = 4
 ALIGN = 64
 TOKEN = 16
 """bytes at the end, by which a worker knows that what it opened is the right thing"""
+
+add_option(
+    "sums_through", str, AUTO,
+    "how gradients are summed: auto is shared memory between up to "
+    f"{MOST} CPU workers of one machine, messages elsewhere (--ddp-backend sampled and hybrid)",
+)  # fmt: skip
+
+
+def check(dt: Any) -> None:
+    if dt.sums_through not in THROUGH:
+        raise UserError(f"--sums-through {dt.sums_through} is not known: use {', '.join(THROUGH)}")
 
 
 class Messages:
@@ -91,7 +106,7 @@ class SharedMemory(Messages):
 
     def __init__(self, group: Any, memory: Tensor):
         super().__init__(group)
-        self.memory = memory[:-TOKEN].view(2, self.world, -1)
+        self.memory = memory.view(2, self.world, -1)
         self.rank = dist.get_rank(group)
         self.half = self.used = 0
         self.met: Any = None
@@ -133,15 +148,24 @@ class SharedMemory(Messages):
 
 def connect(group: Any, params: Sequence[Tensor], *, share: bool = True) -> Messages:
     """For the gradients of these parameters; memory where all workers can have it."""
-    world = dist.get_world_size(group)
     size = sum(p.numel() * p.element_size() + 2 * ALIGN for p in params)
-    suits = 1 < world <= MOST and all(p.device.type == "cpu" for p in params)
-    memory = None
-    if share and suits and hasattr(os, "memfd_create"):
-        memory = _map(group, 2 * world * (-(-size // ALIGN) * ALIGN) + TOKEN)
+    whole = 2 * dist.get_world_size(group) * (-(-size // ALIGN) * ALIGN)
+    memory = shared_memory(group, whole, params) if share else None
     way = "by messages" if memory is None else "in memory that the workers share"
     logger.info(f"gradients are summed {way}")
     return Messages(group) if memory is None else SharedMemory(group, memory)
+
+
+def shared_memory(group: Any, size: int, params: Sequence[Tensor]) -> Tensor | None:
+    """So many bytes that all workers of a group see, or None on all of them.
+
+    Not for GPUs: `params` say where the workers compute.
+    """
+    suits = 1 < dist.get_world_size(group) <= MOST and all(p.device.type == "cpu" for p in params)
+    if not (suits and hasattr(os, "memfd_create")):
+        return None
+    memory = _map(group, size + TOKEN)
+    return None if memory is None else memory[:-TOKEN]
 
 
 def _map(group: Any, size: int) -> Tensor | None:

@@ -4,6 +4,7 @@
 * the check that all workers see the same gradient norm, which fairseq makes on GPUs only
 * where a backend spreads the parameters (ownership.py): one gradient norm over all of them, weights
   brought up to date before validation and saving, optimizer state gathered for a checkpoint
+* fairseq's Adam in one pass over the parameters instead of ten (optim/one_pass.py)
 * where gradients have some rows only (optim/rows.py): an optimizer that touches no others
 * where the optimizer looks at layers (optim/ng_sgd.py): the model it belongs to, and one state for
   all workers when it is saved
@@ -23,6 +24,7 @@ import torch
 from fairseq import optim, utils
 from fairseq.logging import metrics
 from fairseq.optim import AMPOptimizer, FairseqOptimizer
+from fairseq.optim.adam import FairseqAdam
 from fairseq.trainer import Trainer
 
 from fairseq_hybrid.compat import checkpoints
@@ -34,6 +36,7 @@ from fairseq_hybrid.distributed.hybrid import WavefrontParallel
 from fairseq_hybrid.distributed.report import Report
 from fairseq_hybrid.optim import ng_sgd, rows
 from fairseq_hybrid.optim.mixins import mix_in
+from fairseq_hybrid.optim.one_pass import OnePass
 
 logger = logging.getLogger(__name__)
 
@@ -114,6 +117,8 @@ class HybridTrainer(Trainer):
             self.spread.leave_sums = scale(self._optimizer, self.spread)
         if isinstance(self.criterion, SampledSoftmaxCriterion):
             mix_in(self._optimizer, rows.RowSteps if self.spread else rows.RowUpdates)
+        elif isinstance(self._optimizer, FairseqAdam):
+            mix_in(self._optimizer, OnePass)
         if self.apart is not None:
             self._start_server()
         if self.averaging is not None:

@@ -17,10 +17,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from fairseq.optim.adam import Adam
 from torch import Tensor, nn
 
 from fairseq_hybrid.compat.messages import UserError
+from fairseq_hybrid.optim.one_pass import OnePass, restore
 
 NAMES = ("adam", "sgd", "adagrad", "ng_sgd")
 
@@ -58,7 +58,7 @@ def check(cfg: Any) -> None:
         raise UserError(f"--{flag} does not go with --criterion sampled_softmax: leave it out")
 
 
-class RowSteps:
+class RowSteps(OnePass):
     """Mixed into a fairseq optimizer: rows of sparse gradients are updated here."""
 
     @torch.no_grad()
@@ -75,11 +75,8 @@ class RowSteps:
                 update(p, rows, values, self.optimizer.state[p], group)
                 done.append((p, p.grad))
                 p.grad = None  # the plain optimizer shall not see it
-        if type(self.optimizer) is Adam:
-            done += whole_adam(self.optimizer)
         super().step(closure, **how)
-        for p, grad in done:
-            p.grad = grad
+        restore(done)
 
 
 class RowUpdates(RowSteps):
@@ -151,42 +148,6 @@ def adam(p: Tensor, rows: Tensor, values: Tensor, state: dict, group: dict) -> N
     size = ((1 - beta2**wide).sqrt_() / (1 - beta1**wide)).to(p.dtype)
     change = mean.mul_(size).div_(square.sqrt_().add_(group["eps"]))
     p.index_add_(0, rows, change, alpha=-group["lr"])
-
-
-def whole_adam(optimizer: torch.optim.Optimizer) -> list[tuple[Tensor, Tensor]]:
-    """fairseq's Adam for whole matrices, in one pass over each instead of its ten.
-
-    Beside rows that is what an update's optimizer still costs. Returns what it has updated, with
-    the gradients, which are gone for others; what it cannot do is left to them.
-    """
-    done: list[tuple[Tensor, Tensor]] = []
-    fused = getattr(torch, "_fused_adam_", None)
-    for group in optimizer.param_groups if fused else ():
-        by_step: dict[int, list[Tensor]] = {}
-        for p in group["params"]:
-            state = optimizer.state[p] if p.grad is not None else {}
-            if state and p.dtype == p.grad.dtype == state["exp_avg"].dtype == torch.float32:
-                by_step.setdefault(int(state["step"]) + 1, []).append(p)
-        for step, params in () if group.get("amsgrad") else by_step.items():
-            states = [optimizer.state[p] for p in params]
-            for p, state in zip(params, states):
-                state["step"] = step
-                if group["weight_decay"]:
-                    p.mul_(1 - group["weight_decay"] * group["lr"])
-            counts = [torch.full((), float(step), device=p.device) for p in params]
-            beta1, beta2 = group["betas"]
-            fused(
-                params, [p.grad for p in params], [s["exp_avg"] for s in states],
-                [s["exp_avg_sq"] for s in states], [], counts,
-                lr=group["lr"], beta1=beta1, beta2=beta2, weight_decay=0.0,
-                # torch adds it after the correction for the first steps, fairseq before
-                eps=group["eps"] / (1 - beta2**step) ** 0.5,
-                amsgrad=False, maximize=False, grad_scale=None, found_inf=None,
-            )  # fmt: skip
-            done += [(p, p.grad) for p in params]
-            for p in params:
-                p.grad = None
-    return done
 
 
 def sgd(p: Tensor, rows: Tensor, values: Tensor, state: dict, group: dict) -> None:
