@@ -3,8 +3,10 @@
 A benchmark says what its systems are, and by a subclass of `Worker` what a process of one does. All
 processes are started once and stopped (SIGSTOP) while others are measured. In each round every
 system has its turn: `--warmup` updates that do not count, then those that do, which all its workers
-begin together. What is timed is `HybridTrainer.train_step`, built from a parsed fairseq-train
-command line: what a user gets, but for reading the data, which is in memory.
+begin together. Before its first turn it makes `--settle` updates more, in which its memory grows:
+new pages cost tens of milliseconds of an update, and a training run soon has all that it needs.
+What is timed is `HybridTrainer.train_step`, built from a parsed fairseq-train command line: what a
+user gets, but for reading the data, which is in memory.
 
     SYSTEMS = {"single": System("1 worker"), "legacy_ddp": System("{n} workers", "legacy_ddp")}
 
@@ -116,7 +118,7 @@ class Worker:
     """
 
     def __init__(self, system: System, words: list[str], rank: int, options):
-        self.options = options
+        self.options, self.settling = options, options.settle
         torch.set_num_threads(system.threads(options))
         self.trainer = build_trainer(words, rank)
         self.world = system.workers(options)
@@ -141,7 +143,8 @@ class Worker:
     def turn(self, number: int) -> list[list[dict]]:
         """The updates of a round, after some of them as warm-up."""
         mine = self.updates[number * self.per_round : (number + 1) * self.per_round]
-        for i in range(self.options.warmup):
+        settling, self.settling = self.settling, 0
+        for i in range(settling + self.options.warmup):
             self.trainer.train_step(mine[i % len(mine)])
         return mine
 
@@ -465,11 +468,17 @@ def add_options(
     add("--rounds", type=int, default=rounds)
     add("--updates", type=int, default=updates, help="per round, of several workers")
     add("--warmup", type=int, default=1, help="updates before each turn that do not count")
+    add_settle(parser)
     add("--workers", type=int, default=2, help=f"of {several}")
     add("--accumulate", action="store_true",
         help="single workers make updates of as many batches as several workers do")  # fmt: skip
     add("--patience", type=float, default=1800, help="seconds to wait for a worker")
     add("--json", type=Path, help="write the result here")
+
+
+def add_settle(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--settle", type=int, default=6,
+        help="updates before a system's first turn, until its memory no longer grows")  # fmt: skip
 
 
 def check_options(parser: argparse.ArgumentParser, options) -> None:

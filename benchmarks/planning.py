@@ -310,6 +310,7 @@ def parse() -> argparse.Namespace:
     add("--repeats", type=int, default=3, help="turns of each alternative")
     add("--updates", type=int, default=2, help="per turn, of several workers")
     add("--warmup", type=int, default=1, help="updates before each turn that do not count")
+    crew.add_settle(parser)
     add("--workers", type=int, default=2)
     add("--patience", type=float, default=600, help="seconds to wait for a worker")
     add("--json", type=Path, help="write the result here")
