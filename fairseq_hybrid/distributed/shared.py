@@ -6,10 +6,9 @@ through a socket is then written once and read once, and the message only says t
     user    gradients → its own place in the memory | ready →            | weights, read there
     owner                                           adds them up there | step | weights → | ready →
 
-No place is written while somebody reads it: the owner writes weights after it has heard of the
-gradients, which the others computed after they had read the weights before; and the others write
-gradients when the head has run, in a forward pass for which all workers exchange their batches
-after the owner has used those before.
+No place is written while somebody reads it. A user writes gradients after it has read the weights
+that the owner made of those before; an owner writes weights after it has heard of gradients that
+the others computed with the weights before.
 """
 
 from __future__ import annotations

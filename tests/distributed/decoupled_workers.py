@@ -49,6 +49,8 @@ class Case:
     options: dict = field(default_factory=dict)
     timely: bool = False
     """nothing is late: of the simulation alone"""
+    messages: bool = False
+    """--sums-through messages"""
 
     @property
     def name(self) -> str:
@@ -57,6 +59,7 @@ class Case:
         options += f" shrink={self.shrink}" if self.shrink != 1 else ""
         options += " unclipped" if not self.clip else ""
         options += " float32" if self.dtype == torch.float32 else ""
+        options += " messages" if self.messages else ""
         return f"{self.stages} chunk={self.chunk} x{self.accumulate}{options}"
 
     def model(self) -> torch.nn.Module:
@@ -86,7 +89,7 @@ def cases(world: int) -> list[Case]:
     found += [Case(world, 2, options=options) for options in VARIANTS]
     found += [Case(world, 2, accumulate=3, options=o) for o in ({}, VARIANTS[1])]
     found += [Case(world, shrink=0.5, options=VARIANTS[1]), Case(world, clip=0.0)]
-    found += [Case(world, dtype=torch.float32)]
+    found += [Case(world, dtype=torch.float32), Case(world, messages=True)]
     if world == 2:
         found += [Case(2, 2, depths=(1, 3)), Case(2, depths=(3, 1), options=VARIANTS[0])]
     if world == 4:
@@ -203,6 +206,7 @@ def parallel(case: Case, rank: int, world: int) -> dict:
         depths=case.depths,
         chunk=case.chunk,
         shrink=case.shrink,
+        share_memory=not case.messages,
     )
     seen, optimizer = ModuleProxyWrapper(model.train()), adam(model.module)
     scale_late(optimizer, model)

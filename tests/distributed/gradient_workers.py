@@ -49,6 +49,8 @@ class Case:
     """float32 weights under autocast to bfloat16, instead of float64"""
     sampled: bool = False
     """softmax over some words, gradients of their rows"""
+    messages: bool = False
+    """--sums-through messages"""
 
     @property
     def task(self) -> TinyTask:
@@ -69,6 +71,7 @@ class Case:
         options = "".join(f" {k}={v}" for k, v in self.options.items())
         options += f" layers={self.depths}" if self.depths else ""
         mixed = " mixed" if self.mixed else " sampled" if self.sampled else ""
+        mixed += " messages" if self.messages else ""
         return f"{kind} {self.stages} chunk={self.chunk} x{self.accumulate}{options}{mixed}"
 
     def model(self, task):
@@ -134,6 +137,8 @@ def cases(world: int) -> list[Case]:
     found += [Case(world, 2, accumulate=2, options=four | VARIANTS[4], sampled=True)]
     found += [Case(2, 2, depths=(1, 3), options=four | o) for o in (*VARIANTS[:2], VARIANTS[3])]
     found += [Case(2, 2, last, depths=(3, 1), options=four | VARIANTS[2]) for last in (False, True)]
+    found += [Case(world, 2, options=four | o, messages=True) for o in (VARIANTS[0], VARIANTS[4])]
+    found += [Case(world, 2, options=four, sampled=True, messages=True)]
     if world == 2:
         for o in (*VARIANTS[:2], VARIANTS[3]):
             found.append(Case(2, 2, options=four | o, mixed=True))
@@ -208,6 +213,7 @@ def parallel(case: Case, rank: int) -> dict:
         depths=case.depths,
         chunk=case.chunk,
         head_on_last=case.head_on_last,
+        share_memory=not case.messages,
     )
     model.train()
     seen, loss = ModuleProxyWrapper(model), 0.0  # as fairseq's trainer has it
