@@ -7,7 +7,7 @@
 #
 # The workers run in a network namespace of their own, where what all of them send together passes
 # through one token bucket of this rate, plus headers. (Two machines with a full-duplex link of RATE
-# could send that much each at the same time.) Needs root, iproute2 and Linux's tbf.
+# could send that much each at the same time.) They share no memory. Needs root, iproute2 and Linux's tbf.
 set -euo pipefail
 RATE=${1:?give a rate such as 1gbit}
 shift
@@ -23,4 +23,4 @@ exec unshare -n bash -c '
   set -e
   ip link set lo up
   tc qdisc add dev lo root tbf rate "$RATE" burst 512kb latency 100ms
-  exec "$PYTHON" "$HERE/translation_parallel.py" "$@"' slow_link "$@"
+  exec "$PYTHON" "$HERE/translation_parallel.py" --sums-through messages "$@"' slow_link "$@"

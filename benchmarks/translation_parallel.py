@@ -125,6 +125,7 @@ def arguments(workload: str, name: str, data: Path, options) -> list[str]:
         *("--save-dir", str(data / "checkpoints")),  # fairseq saves there if an update fails
         *(str(word) for pair in sizes.items() for word in pair),
         *(("--hybrid-chunk", options.chunk) if name in WAVEFRONT else ()),
+        *("--sums-through", options.sums_through),
     ]
 
 
@@ -227,6 +228,8 @@ def parse() -> argparse.Namespace:
     add = parser.add_argument
     add("--workload", choices=("fixed", "multi30k", "both"), default="both")
     crew.add_options(parser, SYSTEMS, rounds=7, updates=4)
+    add("--sums-through", choices=("auto", "messages"), default="auto",
+        help="messages: as between machines")  # fmt: skip
     add("--chunk", default="auto", help="--hybrid-chunk of hybrid, decoupled and model_parallel")
     add("--layers", type=int, default=4, help="of the encoder, and as many of the decoder")
     add("--hidden", type=int, default=512, help="embedding and hidden size")

@@ -55,7 +55,7 @@ class Costs(Protocol):
     def meet(self, workers: int, size: float = 0.0) -> float:
         """An all-reduce of so many bytes."""
 
-    def rest(self) -> float:
+    def rest(self, workers: int) -> float:
         """What an update takes beside its parts."""
 
     def slow_down(self, kind: str, busy: int) -> float:
@@ -174,8 +174,8 @@ class Measured:
     def meet(self, workers: int, size: float = 0.0) -> float:
         return self.lines["meet"](ring(workers, size)) if workers > 1 else 0.0
 
-    def rest(self) -> float:
-        return self.profile["rest"]
+    def rest(self, workers: int) -> float:
+        return self.profile["rest"] + (self.profile["rest_together"] if workers > 1 else 0.0)
 
     def slow_down(self, kind: str, busy: int) -> float:
         workers = self.profile["workers"]

@@ -165,7 +165,7 @@ class Projected:
         hops = 2 * (workers - 1)
         return hops * self.device.latency + ring(workers, size) / self.device.bandwidth
 
-    def rest(self) -> float:
+    def rest(self, workers: int) -> float:
         return 0.0
 
     def slow_down(self, kind: str, busy: int) -> float:

@@ -3,8 +3,9 @@
 Worker 0 measures while the others wait: each kind of LSTM layer by time steps and sentences,
 forward and backward; the head with the criterion; the embeddings; copying; the optimizer; some
 whole updates; the wavefront with a single stage. Then all compute at the same time, which shows how
-much they slow each other down, and then they send. The pieces are those that training runs:
-`LSTMLayer`, the model's head, fairseq's criterion and trainer.
+much they slow each other down, then they send, and then they make some whole data-parallel updates.
+The pieces are those that training runs: `LSTMLayer`, the model's head, fairseq's criterion and
+trainer.
 """
 
 from __future__ import annotations
@@ -31,7 +32,16 @@ from fairseq_hybrid.models.lstm_layer import LSTMLayer
 from fairseq_hybrid.models.packing import Packing
 from fairseq_hybrid.planning.costs import COPY, FORWARD, HEAD, Line, full_steps, kind_of
 from fairseq_hybrid.planning.job import FLOAT, Model, shape
-from fairseq_hybrid.planning.timing import Pair, median, median_pair, messages, say, slow_down
+from fairseq_hybrid.planning.plan import DATA_PARALLEL
+from fairseq_hybrid.planning.timing import (
+    Pair,
+    median,
+    median_pair,
+    messages,
+    say,
+    slow_down,
+    together,
+)
 
 STEPS = (2, 8, 24)
 SHARES = (0.25, 0.5, 1.0)
@@ -40,6 +50,9 @@ COPIED = 1 << 24
 """bytes"""
 CHUNKS = (8, 2)
 """for what a unit takes beside its layers"""
+UPDATES, TURNS, TURNS_BUDGET = 2, (2, 16), 4.0
+"""data-parallel updates: of how many sets of batches, how often each at least and at most, and the
+seconds in which that should be done"""
 
 
 def work(cfg: Any, samples: list[dict], path: str) -> None:
@@ -50,8 +63,9 @@ def work(cfg: Any, samples: list[dict], path: str) -> None:
     dist.barrier()
     slower = bench.together()
     link, busy, meet = messages(bench.numbers * FLOAT)
+    together = bench.data_parallel(measured.get("whole"))
     if dist.get_rank() == 0:
-        measured.update(slow_down=slower, link=link, message_cpu=busy)
+        measured.update(slow_down=slower, link=link, message_cpu=busy, together=together)
         measured["lines"]["meet"] = meet
         Path(path).write_text(json.dumps(measured))
 
@@ -60,14 +74,10 @@ class Bench:
     """The model, its trainer and the batches, in one worker."""
 
     def __init__(self, cfg: Any, samples: list[dict]):
-        cfg = copy.deepcopy(cfg)
-        cfg.distributed_training.distributed_world_size = 1  # a trainer of its own
-        task = tasks.setup_task(cfg.task)
-        module = task.build_model(cfg.model)
-        module.train()
+        self.cfg = cfg
+        self.trainer = build_trainer(cfg, workers=1)
+        module = self.trainer.get_model()
         self.clip = cfg.optimization.clip_norm
-        self.trainer = HybridTrainer(cfg, task, module, task.build_criterion(cfg.criterion))
-        self.trainer.begin_epoch(1)
         self.model, self.samples = Model(module), samples
         self.parallel = WavefrontParallel(module, dist.group.WORLD, stages=1)
         self.shapes = [shape(sample, self.model.parts) for sample in samples]
@@ -202,6 +212,33 @@ class Bench:
         }
         say(f"{dist.get_world_size()} workers at once")
         return {kind: slow_down(job) for kind, job in jobs.items()}
+
+    def data_parallel(self, whole: list[float] | None) -> list[float]:
+        """Seconds of updates of all workers under legacy_ddp, on the first batches; worker 0 knows
+        how long one of its own takes."""
+        workers, rank = dist.get_world_size(), dist.get_rank()
+        least, most = TURNS
+        turns = [whole and min(most, max(least, int(TURNS_BUDGET / UPDATES / whole[0])))]
+        dist.broadcast_object_list(turns)
+        say(f"{turns[0]} data-parallel updates")
+        trainer, seconds = build_trainer(self.cfg, workers), []
+        for first in range(0, len(self.samples), workers)[:UPDATES]:
+            mine = [self.samples[(first + rank) % len(self.samples)]]
+            seconds.append(together(functools.partial(trainer.train_step, mine), turns[0]))
+        return seconds
+
+
+def build_trainer(cfg: Any, workers: int) -> HybridTrainer:
+    """Of this worker alone, or of all of them under legacy_ddp."""
+    cfg = copy.deepcopy(cfg)
+    dt = cfg.distributed_training
+    dt.distributed_world_size, dt.ddp_backend = workers, DATA_PARALLEL
+    task = tasks.setup_task(cfg.task)
+    module = task.build_model(cfg.model)
+    module.train()
+    trainer = HybridTrainer(cfg, task, module, task.build_criterion(cfg.criterion))
+    trainer.begin_epoch(1)
+    return trainer
 
 
 class HeadOnly:

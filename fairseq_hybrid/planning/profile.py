@@ -28,10 +28,10 @@ from fairseq_hybrid.planning import measure as measuring
 from fairseq_hybrid.planning import systems
 from fairseq_hybrid.planning.costs import Line, Measured, kind_of, layer_costs
 from fairseq_hybrid.planning.job import Job
-from fairseq_hybrid.planning.plan import SINGLE, Plan
+from fairseq_hybrid.planning.plan import DATA_PARALLEL, SINGLE, Plan
 from fairseq_hybrid.planning.simulate import simulate
 
-FORMAT = 2
+FORMAT = 3
 """of the dictionary; goes up when what it holds changes"""
 
 
@@ -49,9 +49,10 @@ def measure(cfg: Any, job: Job, samples: list[dict], *, again: bool = False) -> 
         start = Start(workers=job.workers, distributed=True, hosts_store=True)
         launch.launch(start, on_workers(cfg, job.workers), measuring.work,
                       {"samples": samples, "path": str(result)})  # fmt: skip
-        profile = {**facts, "rest": 0.0, **json.loads(result.read_text())}
+        profile = {**facts, "rest": 0.0, "rest_together": 0.0, **json.loads(result.read_text())}
     profile["lines"]["wavefront"] = unit_line(profile, job)
     profile["rest"] = unexplained(profile, job)
+    profile["rest_together"] = unexplained_together(profile, job)
     write(profile, kept)
     return profile
 
@@ -136,6 +137,18 @@ def unexplained(profile: dict[str, Any], job: Job) -> float:
         whole - simulate(systems.programs(plan, job.model, [batch], costs)).seconds
         for whole, batch in zip(profile["whole"], job.batches)
     ))  # fmt: skip
+
+
+def unexplained_together(profile: dict[str, Any], job: Job) -> float:
+    """The same of an update of all workers under legacy_ddp, beyond what one worker has of it:
+    threads of libraries that take a core away, workers that find each other's core busy."""
+    costs = Measured(profile)
+    plan = Plan(DATA_PARALLEL, job.workers, (job.model.layers,), job.longest)
+    beyond = []
+    for seconds, batches in zip(profile["together"], job.updates):
+        programs = systems.programs(plan, job.model, batches, costs)
+        beyond.append(seconds - simulate(programs, costs.link, costs.slow_down).seconds)
+    return max(0.0, statistics.median(beyond))
 
 
 def unit_line(profile: dict[str, Any], job: Job) -> Line:

@@ -112,7 +112,7 @@ class Group:
             *self._meetings(GROUP_STATISTICS if self.stages > 1 else 0, "group statistics"),
             *self._statistics(),
             Compute(UPDATE, "update", self.costs.update(self.shares.owned[stage])),
-            Compute(UPDATE, "rest", self.costs.rest()),
+            Compute(UPDATE, "rest", self.costs.rest(self.plan.workers)),
         ]
 
     def stage_seconds(self, stage: int, unit: Unit, backward: bool) -> float:
@@ -227,7 +227,7 @@ class Group:
         """Whether a stage leaves the output weights until its units are done."""
         return stage == self.stages - 1 == self.shares.output_owner
 
-    # What several stages use (ownership.Shared)
+    # What several stages use (distributed/shared.py)
 
     def _start_refresh(self, stage: int) -> list[Step]:
         return self._exchange_shared(stage, "refresh", to_owner=False)

@@ -20,6 +20,8 @@ REPEATS, BUDGET = 5, 0.6
 """how often something is measured, and the seconds after which it is not repeated"""
 ROUNDS = 3
 """of alone and together"""
+WARM = 2
+"""updates in which memory grows"""
 SMALL, LARGE = 1 << 10, 1 << 22
 """bytes of a message"""
 
@@ -61,6 +63,18 @@ def slow_down(job: Callable[[], float]) -> float:
         ratios.append(median(job) / alone)
     dist.barrier()
     return max(statistics.median(ratios), 1.0)
+
+
+def together(job: Callable[[], Any], times: int) -> float:
+    """Seconds that it takes all workers, who begin at the same time: the median of so many times,
+    after some that do not count."""
+    seconds = []
+    for _ in range(WARM + times):
+        dist.barrier()
+        begin = time.perf_counter()
+        job()
+        seconds.append(time.perf_counter() - begin)
+    return statistics.median(seconds[WARM:])
 
 
 def messages(model_size: int) -> tuple[Link, float, Line]:

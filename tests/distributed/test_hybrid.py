@@ -569,6 +569,7 @@ REFUSED = [
     (hybrid(2, "--hybrid-layers", "2,3"), "--hybrid-layers 2,3 does not spread 4 encoder layers"),
     (hybrid(2, "--fp16"), "add --fp16-no-flatten-grads or --memory-efficient-fp16"),
     (hybrid(2, "--amp", "--input-feeding"), "--amp does not go with --input-feeding"),
+    (hybrid(2, "--sums-through", "x"), "--sums-through x is not known: use auto, messages"),
     (hybrid(2, "--use-bmuf"), "--use-bmuf does not go with --ddp-backend hybrid"),
 ]
 PREFIX = ("--criterion", "label_smoothed_cross_entropy", "--ignore-prefix-size", "1")

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from tiny_jobs import job
 
 from fairseq_hybrid.planning import measure, profile
-from fairseq_hybrid.planning.costs import Line, kind_of
+from fairseq_hybrid.planning.costs import Line, Measured, kind_of
 
 
 def configuration(**changes):
@@ -93,6 +93,9 @@ def measurements(work, wavefront: dict, whole: float) -> dict:
         "lines": {**dict.fromkeys(nothing, (0.0, 0.0)), "head": (10, 0), "head back": (20, 0)},
         "workers": 2,
         "rest": 0.0,
+        "rest_together": 0.0,
+        "cores": 2,
+        "slow_down": {},
         "whole": [whole] * len(work.batches),
         "wavefront": wavefront,
     }
@@ -122,3 +125,19 @@ def test_the_largest_batch_is_found_among_others():
     """Of other sizes, before it: comparing them by their tensors would be an error."""
     batches = [{"target": torch.zeros(size, 2)} for size in (3, 5, 4)]
     assert [measure.position(batches, batch) for batch in batches] == [0, 1, 2]
+
+
+def test_what_all_workers_take_beyond_one_is_added_to_plans_of_several():
+    work = job(2, steps=8, sentences=3)
+    layers = 4 * 2 * 8 * 3 * (1 + 2)
+    measured = measurements(work, {}, layers + 30)
+    measured["lines"]["wavefront"] = Line(0, 0)
+    measured["slow_down"] = {"forward": 1.5, "head": 2.0, "copy": 1.0}
+    measured["message_cpu"] = 0.0
+    together = layers * 1.5 + 30 * 2
+    measured["together"] = [together + 4, together + 6, together + 5]
+    assert profile.unexplained_together(measured, work) == pytest.approx(5)
+    measured["rest"], measured["rest_together"] = 2.0, 5.0
+    assert [Measured(measured).rest(workers) for workers in (1, 2)] == [2, 7]
+    measured["together"] = [1.0]
+    assert profile.unexplained_together(measured, work) == 0  # noise

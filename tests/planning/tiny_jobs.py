@@ -62,7 +62,7 @@ class Flat:
     def meet(self, workers, size=0.0):
         return size / self.link.bandwidth
 
-    def rest(self):
+    def rest(self, workers):
         return 0.0
 
     def slow_down(self, kind, busy):
