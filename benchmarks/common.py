@@ -126,7 +126,8 @@ def environment() -> dict:
         "machine": model[0].split(":")[1].strip() if model else platform.processor(),
         "date": datetime.datetime.now().isoformat(timespec="seconds"),
         "commit": shell("git", "rev-parse", "--short", "HEAD") or "none",
-        "dirty": bool(shell("git", "status", "--porcelain")),
+        # (what other benchmarks have just written is no change of the code)
+        "dirty": bool(shell("git", "status", "--porcelain", "--", ".", ":!benchmarks/results")),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "fairseq": importlib.metadata.version("fairseq-fixed"),

@@ -28,7 +28,9 @@ measure() {
   local parallel=benchmarks/translation_parallel.py json=$RESULTS/$1.json
   case $1 in
     translation_single) need MULTI30K; $PYTHON benchmarks/translation_single.py --data "$MULTI30K" --json "$json" ;;
-    translation_parallel) $PYTHON $parallel --workload fixed "${ROUNDS[@]}" --json "$json" ;;
+    translation_parallel) # (decoupled has its own: seven systems at once would not fit into 24 GB)
+      $PYTHON $parallel --workload fixed "${ROUNDS[@]}" \
+        --systems feeding single threads legacy_ddp model_parallel hybrid --json "$json" ;;
     translation_parallel_multi30k)
       need MULTI30K
       $PYTHON $parallel --workload multi30k --multi30k "$MULTI30K" "${ROUNDS[@]}" \
