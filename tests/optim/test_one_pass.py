@@ -7,10 +7,13 @@ from argparse import Namespace
 import pytest
 import torch
 from fairseq.optim import FairseqOptimizer
-from fairseq.optim.adam import Adam
+from fairseq.optim.adam import Adam, FairseqAdam, FairseqAdamConfig
+from fairseq.trainer import Trainer
 from torch import nn
 
-from fairseq_hybrid.optim import rows
+from fairseq_hybrid.distributed.trainer import HybridTrainer
+from fairseq_hybrid.models.lstm_layer import LSTMLayer
+from fairseq_hybrid.optim import ng_sgd, rows
 from fairseq_hybrid.optim.mixins import mix_in
 from fairseq_hybrid.optim.one_pass import OnePass
 
@@ -82,3 +85,27 @@ def test_others_are_left_alone(calls, make, dtype):
     (plain, _), (same, _) = train(make, dtype=dtype), train(make, OnePass, dtype)
     assert not calls
     assert all(torch.equal(a, b) for a, b in zip(plain, same))
+
+
+def built(monkeypatch, model: nn.Module) -> FairseqOptimizer:
+    """What our trainer makes of the optimizer that fairseq builds."""
+    cfg = FairseqAdamConfig(fp16_adam_stats=False)
+    cfg.tpu, cfg.lr = False, [0.1]
+
+    def build(self) -> None:
+        self._optimizer = FairseqAdam(cfg, list(model.parameters()))
+
+    monkeypatch.setattr(Trainer, "_build_optimizer", build)
+    monkeypatch.setattr(ng_sgd, "check", lambda cfg: None)
+    for name in ("spread", "apart", "averaging", "criterion"):
+        monkeypatch.setattr(HybridTrainer, name, None)
+    trainer = object.__new__(HybridTrainer)
+    trainer.cfg, trainer._model = Namespace(), model
+    trainer._build_optimizer()
+    return trainer._optimizer
+
+
+def test_models_of_ours_get_it_and_fairseqs_do_not(monkeypatch):
+    ours, theirs = (built(monkeypatch, model) for model in (LSTMLayer(2, 2), nn.LSTM(2, 2)))
+    assert isinstance(ours, OnePass)
+    assert type(theirs) is FairseqAdam
