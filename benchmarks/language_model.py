@@ -11,9 +11,10 @@ systems, each a set of processes, started once and stopped while others are meas
     pytorch     1 worker, a plain PyTorch loop: nn.LSTM, F.cross_entropy, torch.optim.Adam, nothing
                 of this package: the naive single worker
     fairseq     1 worker, fairseq's own --arch lstm_lm, --criterion cross_entropy: what users have
+    fairseq_adaptive  the same, --criterion adaptive_loss with --adaptive-softmax-cutoff
     full        1 worker, --criterion cross_entropy, with all else that makes our model fast:
                 baseline of "speed-up"
-    adaptive    1 worker, --criterion adaptive_loss with --adaptive-softmax-cutoff (fairseq's)
+    adaptive    1 worker, our model with fairseq's adaptive_loss
     sampled     1 worker, --criterion sampled_softmax
     dense2      2 workers, --criterion cross_entropy --ddp-backend legacy_ddp
     sampled2    2 workers, --criterion sampled_softmax --ddp-backend sampled
@@ -27,8 +28,8 @@ workers train on the union of their target words; so that the softmax of all is 
 words, one worker draws more of them at random.
 
     tok/s            words of all workers per second of wall time, median over rounds
-    speed-up, to ... over `full`, `pytorch`, `fairseq`, `adaptive`, `sampled`; median of the ratios
-                     in a round
+    speed-up, to ... over `full`, `pytorch`, `fairseq`, `fairseq_adaptive`, `adaptive`, `sampled`;
+                     median of the ratios in a round
     words            over which the softmax of an update is computed, where that is not all
     MB sent          per update, by all workers together: as the program counts its tensors (an
                      all-reduce as a ring makes it; what is read from memory of other workers too),
@@ -56,6 +57,7 @@ from crew import System
 from torch import nn
 
 FULL = ("--criterion", "cross_entropy")
+ADAPTIVE_LOSS = ("--criterion", "adaptive_loss")
 SAMPLED = ("--criterion", "sampled_softmax")
 MESSAGES = ("--sums-through", "messages")
 ONE_WORKERS_RANDOM = 1210
@@ -64,15 +66,16 @@ ONE_WORKERS_RANDOM = 1210
 SYSTEMS = {
     "pytorch": System("1 worker, plain PyTorch, full softmax", flags=FULL),
     "fairseq": System("1 worker, fairseq's lstm_lm, full softmax", flags=FULL),
+    "fairseq_adaptive": System("1 worker, fairseq's lstm_lm, adaptive", flags=ADAPTIVE_LOSS),
     "full": System("1 worker, full softmax", flags=FULL),
-    "adaptive": System("1 worker, adaptive softmax", flags=("--criterion", "adaptive_loss")),
+    "adaptive": System("1 worker, adaptive softmax", flags=ADAPTIVE_LOSS),
     "sampled": System("1 worker, sampled softmax", flags=SAMPLED),
     "dense2": System("{n} workers, full softmax, legacy_ddp", "legacy_ddp", FULL),
     "messages2": System("{n} workers, sampled, by messages", "sampled", (*SAMPLED, *MESSAGES)),
     "sampled2": System("{n} workers, sampled softmax, sampled", "sampled", SAMPLED),
 }
 PLAIN, FAIRSEQ, BASELINE, ADAPTIVE = "pytorch", "fairseq", "full", "adaptive"
-ONE_SAMPLED, DENSE = "sampled", "dense2"
+ONE_SAMPLED, DENSE, FAIRSEQ_ADAPTIVE = "sampled", "dense2", "fairseq_adaptive"
 
 
 def arguments(name: str, data: Path, options) -> list[str]:
@@ -89,12 +92,12 @@ def arguments(name: str, data: Path, options) -> list[str]:
         "--distributed-world-size": system.workers(options),
     }
     task, arch = "streamed_language_modeling", "hybrid_lstm_lm"
-    if name == FAIRSEQ:  # its model can't carry a state from batch to batch
+    if name in (FAIRSEQ, FAIRSEQ_ADAPTIVE):  # its model can't carry a state from batch to batch
         task, arch, values["--decoder-attention"] = "language_modeling", "lstm_lm", 0
     if name == PLAIN:  # the model that is built only shows what the batches are: a tiny one
         widths = ("embed-dim", "hidden-size", "out-embed-dim")
         values |= {f"--decoder-{width}": 8 for width in widths}
-    if name == ADAPTIVE:
+    if system.flags == ADAPTIVE_LOSS:
         values["--adaptive-softmax-cutoff"] = options.cutoff
     if SAMPLED[1] in system.flags and options.sample:
         values["--sample-frequent"], values["--sample-random"] = options.sample
@@ -196,6 +199,7 @@ def summary(rounds: crew.Rounds, options) -> dict[str, dict]:
         **crew.common_columns(rounds, BASELINE),
         "to_pytorch": ratios(rate, PLAIN),
         "to_fairseq": ratios(rate, FAIRSEQ),
+        "to_fairseq_adaptive": ratios(rate, FAIRSEQ_ADAPTIVE),
         "to_adaptive": ratios(rate, ADAPTIVE),
         "to_sampled": ratios(rate, ONE_SAMPLED),
         "words": medians(crew.every(sampled, lambda r: r["words"]), 0),
@@ -218,6 +222,7 @@ COLUMNS = {
     "speed-up": ("speed_up", "{:.2f}"),
     "to pytorch": ("to_pytorch", "{:.2f}"),
     "to fairseq": ("to_fairseq", "{:.2f}"),
+    "to fairseq adaptive": ("to_fairseq_adaptive", "{:.2f}"),
     "to adaptive": ("to_adaptive", "{:.2f}"),
     "to sampled": ("to_sampled", "{:.2f}"),
     "ms/update": ("ms_per_update", "{:,.0f}"),

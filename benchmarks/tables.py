@@ -166,6 +166,7 @@ def parallel(file: str, workload: str, program: str = "") -> Callable[[], str]:
 LANGUAGE_TITLES = {
     "pytorch": "1 worker, plain PyTorch, full softmax",
     "fairseq": "1 worker, fairseq's `lstm_lm`, full softmax",
+    "fairseq_adaptive": "1 worker, fairseq's `lstm_lm`, its adaptive softmax",
     "full": "1 worker, full softmax",
     "adaptive": "1 worker, fairseq's adaptive softmax",
     "sampled": "1 worker, `sampled_softmax`",
@@ -178,6 +179,7 @@ LANGUAGE_COLUMNS = {
     "to full softmax": ("speed_up", "{:.2f}"),
     "to plain PyTorch": ("to_pytorch", "{:.2f}"),
     "to fairseq's `lstm_lm`": ("to_fairseq", "{:.2f}"),
+    "to the same, adaptive": ("to_fairseq_adaptive", "{:.2f}"),
     "words in the softmax": ("words", "{:,.0f}"),
     "MB sent per update": ("mb_counted", "{:,.0f}"),
     "of dense": ("of_dense", "{:.1%}"),

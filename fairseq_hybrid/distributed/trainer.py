@@ -4,7 +4,8 @@
 * the check that all workers see the same gradient norm, which fairseq makes on GPUs only
 * where a backend spreads the parameters (ownership.py): one gradient norm over all of them, weights
   brought up to date before validation and saving, optimizer state gathered for a checkpoint
-* fairseq's Adam in one pass over the parameters instead of ten (optim/one_pass.py)
+* for models of ours, fairseq's Adam in one pass over the parameters instead of ten
+  (optim/one_pass.py); what fairseq does with its own stays as it is, to the last digit
 * where gradients have some rows only (optim/rows.py): an optimizer that touches no others
 * where the optimizer looks at layers (optim/ng_sgd.py): the model it belongs to, and one state for
   all workers when it is saved
@@ -117,7 +118,7 @@ class HybridTrainer(Trainer):
             self.spread.leave_sums = scale(self._optimizer, self.spread)
         if isinstance(self.criterion, SampledSoftmaxCriterion):
             mix_in(self._optimizer, rows.RowSteps if self.spread else rows.RowUpdates)
-        elif isinstance(self._optimizer, FairseqAdam):
+        elif isinstance(self._optimizer, FairseqAdam) and is_ours(self._model):
             mix_in(self._optimizer, OnePass)
         if self.apart is not None:
             self._start_server()
@@ -252,6 +253,10 @@ class HybridTrainer(Trainer):
             self.apart.adopt(self.optimizer)
             torch.distributed.barrier(self.data_parallel_process_group)
         return extra_state
+
+
+def is_ours(model: torch.nn.Module) -> bool:
+    return type(model).__module__.partition(".")[0] == __name__.partition(".")[0]
 
 
 class ScaleOnce:

@@ -155,32 +155,3 @@ def test_other_optimizers_are_refused():
     )
     with pytest.raises(UserError, match=r"--optimizer adadelta .* use one of adam, sgd, adagrad"):
         rows.check(cfg)
-
-
-def test_whole_matrices_in_one_pass_are_fairseqs_adam(monkeypatch):
-    """Also the state, also from the first steps on, where the corrections are large."""
-    calls = []
-    fused = torch._fused_adam_
-    monkeypatch.setattr(torch, "_fused_adam_", lambda *a, **k: (calls.append(1), fused(*a, **k)))
-    systems = []
-    for by_rows in (False, True):
-        torch.manual_seed(3)
-        params = [nn.Parameter(torch.randn(5, 4)), nn.Parameter(torch.randn(7) * 1e-4)]
-        optimizer = Optimizer(Adam(params, lr=0.01, weight_decay=0.1, eps=1e-3))
-        if by_rows:
-            mix_in(optimizer, rows.RowSteps)
-        for number in range(6):
-            torch.manual_seed(number)
-            for p in params[: 2 - number % 2]:  # the second one every other time
-                p.grad = torch.randn_like(p) * 1e-3
-            optimizer.step()
-            assert params[0].grad is not None, "gradients stay for who looks at them"
-            optimizer.zero_grad()
-        systems.append((params, [optimizer.optimizer.state[p] for p in params]))
-    assert len(calls) >= 5
-    for (plain, plain_state), (fast, fast_state) in zip(*(zip(*s) for s in systems)):
-        torch.testing.assert_close(fast, plain)
-        assert plain_state.keys() == fast_state.keys()
-        assert plain_state["step"] == fast_state["step"]
-        for name in ("exp_avg", "exp_avg_sq"):
-            torch.testing.assert_close(fast_state[name], plain_state[name])
