@@ -22,7 +22,8 @@ measured beside them where it can be (not with --input-feeding).
                  the machine did in between
 
 The last table says for each shape whether the choice is within 5 % of the fastest, and whether
-`hybrid` (its fastest alternative) and `legacy_ddp` are predicted within 15 %.
+`hybrid` (the alternative of it that the planner ranks first) and `legacy_ddp` are predicted within
+15 %.
 """
 
 from __future__ import annotations
