@@ -89,7 +89,7 @@ def test_others_are_left_alone(calls, make, dtype):
 
 def built(monkeypatch, model: nn.Module) -> FairseqOptimizer:
     """What our trainer makes of the optimizer that fairseq builds."""
-    cfg = FairseqAdamConfig(fp16_adam_stats=False)
+    cfg = FairseqAdamConfig(adam_betas="(0.9, 0.98)", fp16_adam_stats=False)
     cfg.tpu, cfg.lr = False, [0.1]
 
     def build(self) -> None:
