@@ -152,7 +152,7 @@ PARALLEL_COLUMNS = {
     "target tok/s": ("tokens_per_second", "{:,.0f}"),
     "speed-up": ("speed_up", "{:.2f}"),
     "to `legacy_ddp`": ("to_legacy_ddp", "{:.2f}"),
-    "MB sent per update": ("mb_loopback", "{:,.0f}"),
+    "MB sent per update": ("mb_counted", "{:,.0f}"),
     "peak MB per worker": ("peak_mb", "{:,.0f}"),
     "the machine's sgemm": ("sgemm_ratio", "{:.2f}"),
 }
