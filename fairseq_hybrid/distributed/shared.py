@@ -14,6 +14,7 @@ the others computed with the weights before.
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -27,6 +28,8 @@ from fairseq_hybrid.distributed.ownership import Group, Ownership
 from fairseq_hybrid.distributed.stopwatch import SEND, WAIT
 from fairseq_hybrid.distributed.sums import shared_memory
 from fairseq_hybrid.optim.rows import sparse_rows
+
+logger = logging.getLogger(__name__)
 
 Take = Callable[[], Iterable[Tensor]]
 """gives the tensors to be sent, which their owner may not ask for"""
@@ -257,6 +260,8 @@ def connect(
     memory = None
     if share and dist.get_backend(handle) == "gloo":
         memory = shared_memory(handle, sum(sizes.values()) * workers * like.element_size(), params)
+    way = "by messages" if memory is None else "through memory that the workers share"
+    logger.info(f"gradients and weights of attention and softmax go {way}")
     if memory is None:
         return Messages(group, handle, like)
     blocks = memory.view(like.dtype).split([size * workers for size in sizes.values()])

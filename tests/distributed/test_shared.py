@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from jobs import finish, start
+from jobs import run_workers
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -20,10 +20,7 @@ WORKER = Path(__file__).with_name("shared_workers.py")
 def test_all_workers_see_the_weights_of_every_update(tmp_path, world):
     """At random paces: nobody may write where another one still reads."""
     kinds = {"auto": "Memory", "messages": "Messages"}
-    commands = [(sys.executable, WORKER, tmp_path, rank, world, *kinds) for rank in range(world)]
-    for process in [start(*command) for command in commands]:
-        finish(process, 120).ok()
-    workers = [torch.load(tmp_path / f"{rank}.pt") for rank in range(world)]
+    workers = run_workers(WORKER, tmp_path, world, *kinds)
     for way, kind in kinds.items():
         assert [worker[way]["kind"] for worker in workers] == [kind] * world
         weights = {name: torch.zeros(SHAPES[name], dtype=torch.float64) for name in ALL}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from jobs import finish, start
+from jobs import run_workers
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -28,10 +28,7 @@ ALL = (*SIZES, ROWS[0] * ROWS[1])
 )
 def test_every_worker_gets_every_sum(tmp_path, world, kinds):
     """At random paces: nobody may write where another one still reads."""
-    commands = [(sys.executable, WORKER, tmp_path, rank, world, *kinds) for rank in range(world)]
-    for process in [start(*command) for command in commands]:
-        finish(process, 120).ok()
-    workers = [torch.load(tmp_path / f"{rank}.pt") for rank in range(world)]
+    workers = run_workers(WORKER, tmp_path, world, *kinds)
     for way, kind in kinds.items():
         assert [worker[way]["kind"] for worker in workers] == [kind] * world
         for update in range(UPDATES):
