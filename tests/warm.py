@@ -41,6 +41,7 @@ os.setsid()
 for fd, name in enumerate((os.devnull, job["out"], job["err"])):
     os.dup2(os.open(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC), fd)
 os.environ.update(job["env"])
+os.chdir(job["cwd"])
 sys.argv = job["command"]
 multiprocessing.get_context = lambda way=None: context("fork" if way == "spawn" else way)
 importlib.import_module(sys.argv[0].replace("fairseq-", "fairseq_cli.")).cli_main()
@@ -87,12 +88,18 @@ class WarmServer:
 class Warm:
     """The command, in a process that has fairseq imported already."""
 
-    def __init__(self, server: WarmServer, command: list[str], folder: Path, **env: str):
+    def __init__(self, server: WarmServer, command: list, folder: Path, cwd=".", **env: str):
         self.server = server
         self.out, self.err = folder / "out.txt", folder / "err.txt"
         self.began = time.monotonic()
         command = [str(part) for part in command]
-        self.pid = server.ask(command=command, out=str(self.out), err=str(self.err), env=env)
+        self.pid = server.ask(
+            command=command,
+            out=str(self.out),
+            err=str(self.err),
+            env=env,
+            cwd=str(Path(cwd).resolve()),
+        )
 
     def finish(self, timeout: float = 240) -> Result:
         code = self.server.exit_code(timeout)
