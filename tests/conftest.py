@@ -2,47 +2,62 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 from pathlib import Path
 
 import pytest
-from jobs import run
-from warm import WarmServer
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: test processes share the cores
+
+from warm import WarmServer, shared_server
 
 SIZES = ("--train", "480", "--valid", "40", "--test", "40")
 
 
 @pytest.fixture(scope="session")
-def text(tmp_path_factory) -> Path:
-    """Raw text: train/valid/test .de/.en of the embedded corpus."""
-    folder = tmp_path_factory.mktemp("text")
-    run("fairseq-hybrid-corpus", folder, *SIZES).ok()
-    return folder
-
-
-@pytest.fixture(scope="session")
-def data(text, tmp_path_factory) -> Path:
-    """A ``fairseq-preprocess`` folder of it, word by word."""
-    folder = tmp_path_factory.mktemp("data")
-    prefixes = [f"--{split}pref={text / split}" for split in ("train", "valid", "test")]
-    run(
-        *("fairseq-preprocess", "-s", "de", "-t", "en", *prefixes, "--destdir", folder),
-        *("--nwordssrc", "400", "--nwordstgt", "400"),
-    ).ok()
-    return folder
-
-
-@pytest.fixture(scope="session")
-def words(text, tmp_path_factory) -> Path:
-    """Its English side as running text, for language models."""
-    folder = tmp_path_factory.mktemp("words")
-    prefixes = [f"--{split}pref={text / split}.en" for split in ("train", "valid")]
-    run("fairseq-preprocess", "--only-source", *prefixes, "--destdir", folder).ok()
-    return folder
-
-
-@pytest.fixture(scope="module")
-def server():
+def server() -> WarmServer:
     """Starts fairseq's commands quickly: see warm.py."""
-    server = WarmServer()
-    yield server
-    server.close()
+    return shared_server()
+
+
+@pytest.fixture(scope="session")
+def once(tmp_path_factory):
+    """A folder that the first test process to ask for fills, and all of xdist's share."""
+    root = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        root = root.parent
+
+    def folder(name: str, fill) -> Path:
+        made = root / f"shared-{name}"
+        with (root / f"shared-{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not (made / ".complete").exists():
+                fill(made)
+                (made / ".complete").touch()
+        return made
+
+    return folder
+
+
+@pytest.fixture(scope="session")
+def text(once, server) -> Path:
+    """Raw text: train/valid/test .de/.en of the embedded corpus."""
+    return once("text", lambda folder: server.run("fairseq-hybrid-corpus", folder, *SIZES).ok())
+
+
+@pytest.fixture(scope="session")
+def data(text, once, server) -> Path:
+    """A ``fairseq-preprocess`` folder of it, word by word."""
+    prefixes = [f"--{split}pref={text / split}" for split in ("train", "valid", "test")]
+    command = ("fairseq-preprocess", "-s", "de", "-t", "en", *prefixes)
+    small = ("--nwordssrc", "400", "--nwordstgt", "400")
+    return once("data", lambda to: server.run(*command, *small, "--destdir", to).ok())
+
+
+@pytest.fixture(scope="session")
+def words(text, once, server) -> Path:
+    """Its English side as running text, for language models."""
+    prefixes = [f"--{split}pref={text / split}.en" for split in ("train", "valid")]
+    command = ("fairseq-preprocess", "--only-source", *prefixes)
+    return once("words", lambda to: server.run(*command, "--destdir", to).ok())

@@ -88,26 +88,6 @@ def run(*command: str, timeout: float = 240, cwd: str | Path | None = None, **en
     return finish(start(*command, cwd=cwd, **env), timeout)
 
 
-def run_workers(script: Path, folder: Path, world: int, *words: str) -> list[dict]:
-    """What each of the workers, `script FOLDER RANK WORLD WORDS`, leaves in FOLDER/RANK.pt.
-
-    If one fails or hangs, none of the others is left behind.
-    """
-    import torch
-
-    ranks = range(world)
-    processes = [start(sys.executable, script, folder, rank, world, *words) for rank in ranks]
-    try:
-        for process in processes:
-            finish(process, 120).ok()
-    finally:
-        for process in processes:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.communicate()
-    return [torch.load(folder / f"{rank}.pt") for rank in ranks]
-
-
 def train_command(data: Path, save_dir: Path, *more: str, arch=TINY_LSTM) -> list[str]:
     return [
         *("fairseq-train", str(data), "--user-dir", USER_DIR, *arch, *TRAIN),

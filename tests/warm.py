@@ -1,51 +1,30 @@
 """Starting fairseq's commands without importing fairseq each time, and starting them plainly.
 
-Importing fairseq takes some 5 s in every process, most of the time of a small test. `Warm` forks a
-command, and lets its workers be forked, from a process that has fairseq (not this package)
-imported; `Cold` runs it as from a shell. Both have `pid` and `finish`.
+Importing fairseq takes some 5 s in every process, most of the time of a small test. A `WarmServer`
+is a process that has fairseq and this package imported and has done nothing else: it has one
+thread and has computed nothing, so it can be forked. It forks whatever it is asked to run, with
+output, folder and environment of its own, and tells the exit code. `Warm` runs a command that way,
+and lets its workers be forked too; `Cold` runs it as from a shell. workers.py runs functions.
 """
 
 from __future__ import annotations
 
+import functools
+import gc
+import importlib
+import importlib.metadata
 import json
+import multiprocessing
 import os
 import select
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 from jobs import Result, environment, finish, start
-
-SERVER = """
-import gc, importlib, json, multiprocessing, os, sys
-
-talk = os.fdopen(os.dup(1), "w")
-os.dup2(2, 1)
-import fairseq_cli.train, torch._dynamo
-
-gc.freeze()
-context = multiprocessing.get_context
-for line in sys.stdin:
-    job = json.loads(line)
-    pid = os.fork()
-    if pid == 0:
-        break
-    print(pid, file=talk, flush=True)
-    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), file=talk, flush=True)
-else:
-    sys.exit()
-talk.close()
-os.setsid()
-for fd, name in enumerate((os.devnull, job["out"], job["err"])):
-    os.dup2(os.open(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC), fd)
-os.environ.update(job["env"])
-os.chdir(job["cwd"])
-sys.argv = job["command"]
-multiprocessing.get_context = lambda way=None: context("fork" if way == "spawn" else way)
-importlib.import_module(sys.argv[0].replace("fairseq-", "fairseq_cli.")).cli_main()
-"""
 
 
 class Cold:
@@ -60,11 +39,14 @@ class Cold:
 
 
 class WarmServer:
-    """Starts commands, one at a time, without importing fairseq for each."""
+    """Starts jobs, one at a time, each in a session of its own."""
 
     def __init__(self):
+        code = "import sys; sys.path.append(sys.argv[1]); import warm; warm.serve()"
+        self.busy: int | None = None
+        """the job that runs"""
         self.process = subprocess.Popen(
-            [sys.executable, "-c", SERVER],
+            [sys.executable, "-c", code, str(Path(__file__).parent)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment(),
@@ -72,40 +54,126 @@ class WarmServer:
             start_new_session=True,
         )
 
-    def ask(self, **job) -> int:
+    def ask(self, function: str, *args, out: Path, err: Path, cwd=None, **env: str) -> int:
+        """Begin `function`, MODULE:NAME, in a process of its own; returns its process id."""
+        if "FAIRSEQ_HYBRID_WITHOUT" in env:
+            raise ValueError("FAIRSEQ_HYBRID_WITHOUT is read when the package is imported: use run")
+        if self.busy is not None:  # of a test that failed
+            self.kill()
+        job = {"function": function, "args": args, "cwd": str(cwd or os.getcwd()), "env": env}
+        job |= {"out": str(out), "err": str(err), "path": sys.path}
         self.process.stdin.write(json.dumps(job).encode() + b"\n")
-        return int(self.process.stdout.readline())
+        self.busy = self.answer()
+        return self.busy
+
+    def answer(self) -> int:
+        line = self.process.stdout.readline()
+        assert line, "the server of warm commands has ended"
+        return int(line)
 
     def exit_code(self, timeout: float) -> int | None:
+        """Of the job that runs; None if it takes longer."""
         ready, _, _ = select.select([self.process.stdout], [], [], timeout)
-        return int(self.process.stdout.readline()) if ready else None
+        if not ready:
+            return None
+        self.busy = None
+        return self.answer()
+
+    def kill(self) -> None:
+        """End the job that runs, with all that it has started."""
+        os.killpg(self.busy, signal.SIGKILL)
+        self.exit_code(10)
+
+    def run(self, *command: str, timeout: float = 240, cwd=None, **env: str) -> Result:
+        """The same as `jobs.run` for a command of fairseq's or ours."""
+        with tempfile.TemporaryDirectory() as folder:
+            return Warm(self, list(command), Path(folder), cwd=cwd, **env).finish(timeout)
 
     def close(self) -> None:
         self.process.stdin.close()
         self.process.wait(timeout=10)
 
 
+@functools.cache
+def shared_server() -> WarmServer:
+    """The one of this process. It ends with the process."""
+    return WarmServer()
+
+
 class Warm:
     """The command, in a process that has fairseq imported already."""
 
-    def __init__(self, server: WarmServer, command: list, folder: Path, cwd=".", **env: str):
+    def __init__(self, server: WarmServer, command: list[str], folder: Path, cwd=None, **env: str):
         self.server = server
         self.out, self.err = folder / "out.txt", folder / "err.txt"
         self.began = time.monotonic()
-        command = [str(part) for part in command]
-        self.pid = server.ask(
-            command=command,
-            out=str(self.out),
-            err=str(self.err),
-            env=env,
-            cwd=str(Path(cwd).resolve()),
-        )
+        words = [str(part) for part in command]
+        self.pid = server.ask("warm:command", words, out=self.out, err=self.err, cwd=cwd, **env)
 
     def finish(self, timeout: float = 240) -> Result:
         code = self.server.exit_code(timeout)
         if code is None:
-            os.killpg(self.pid, signal.SIGKILL)
-            self.server.exit_code(10)
+            self.server.kill()
         out, err = self.out.read_text(), self.err.read_text()
         assert code is not None, f"hung for {timeout} s\n{out[-3000:]}\n{err[-3000:]}"
         return Result(code, out, err, time.monotonic() - self.began)
+
+
+# In the server
+
+
+def serve() -> None:
+    """Fork for every line: a job as `WarmServer.ask` writes it. Answers its pid, then its end."""
+    talk = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    prepare()
+    for line in sys.stdin:
+        pid = os.fork()
+        if pid == 0:
+            talk.close()
+            return perform(json.loads(line))
+        print(pid, file=talk, flush=True)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), file=talk, flush=True)
+
+
+def prepare() -> None:
+    """What every job would have to do again."""
+    import fairseq_cli.train  # noqa: F401  (first: it sets up fairseq's log)
+    import pytest  # noqa: F401
+    import torch._dynamo  # noqa: F401
+    from fairseq import options
+    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+
+    import fairseq_hybrid  # noqa: F401
+
+    parser = options.get_training_parser()
+    args = options.parse_args_and_arch(parser, ["DATA", "--arch", "hybrid_lstm"])
+    convert_namespace_to_omegaconf(args)  # hydra's grammar is slow the first time
+    commands()
+    assert len(os.listdir("/proc/self/task")) == 1, "threads do not survive a fork"
+    gc.collect()
+    gc.freeze()
+
+
+def perform(job: dict) -> None:
+    os.setsid()
+    for fd, name in enumerate((os.devnull, job["out"], job["err"])):
+        os.dup2(os.open(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC), fd)
+    os.chdir(job["cwd"])
+    os.environ.update(job["env"])
+    sys.path[:] = job["path"]
+    module, _, name = job["function"].partition(":")
+    getattr(importlib.import_module(module), name)(*job["args"])
+
+
+@functools.cache
+def commands() -> dict[str, importlib.metadata.EntryPoint]:
+    return {e.name: e for d in importlib.metadata.distributions() for e in d.entry_points}
+
+
+def command(words: list[str]) -> None:
+    """A command that pip installed; the workers it starts are forked."""
+    sys.argv = words
+    context = multiprocessing.get_context
+    multiprocessing.get_context = lambda way=None: context("fork" if way == "spawn" else way)
+    commands()[os.path.basename(words[0])].load()()

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import sys
+import random
 import threading
 import time
-from pathlib import Path
+from argparse import Namespace
 
 import pytest
 import torch
-from async_workers import UPDATES, Model, Optimizer, gradient
-from jobs import curve, finish, start, train_command
+import torch.distributed as dist
+from fairseq.optim import FairseqOptimizer
+from jobs import curve, train_command
 from warm import Warm
+from workers import WorkerError, run_workers
 
-from fairseq_hybrid.distributed.asynchronous import Server
+from fairseq_hybrid.distributed.asynchronous import AsyncParallel, Server
+from fairseq_hybrid.optim import rows
+from fairseq_hybrid.optim.mixins import mix_in
 
-WORKER = Path(__file__).with_name("async_workers.py")
+UPDATES, WORDS = 20, 9
 LM = (
     *("--task", "streamed_language_modeling", "--arch", "hybrid_lstm_lm", "--dropout", "0"),
     *("--decoder-embed-dim", "16", "--decoder-hidden-size", "16", "--tokens-per-sample", "10"),
@@ -27,35 +31,87 @@ JOB = (
 SAMPLED = ("--criterion", "sampled_softmax", "--sample-frequent", "20", "--sample-random", "30")
 
 
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.table = torch.nn.Parameter(torch.randn(WORDS, 2))
+        self.layer = torch.nn.Parameter(torch.randn(3))
+
+    def softmax_parameters(self):
+        return (self.table, None)
+
+    def rows_read(self, words):
+        return {self.table: words}
+
+    def use_row_gradients(self):
+        pass
+
+    def forward(self, words):
+        return self.table[words].sum() + self.layer.sum()
+
+
+class Optimizer(FairseqOptimizer):
+    def __init__(self, params):
+        super().__init__(Namespace())
+        self._optimizer = torch.optim.SGD(params, lr=0.5)
+        mix_in(self, rows.RowSteps)
+
+
+def gradient(rank: int, update: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Rows of the table, their gradient, and that of the layer: whatever the parameters are."""
+    draw = torch.Generator().manual_seed(1000 * rank + update)
+    taken = torch.randperm(WORDS, generator=draw)[:4].sort().values
+    return taken, torch.randn(4, 2, generator=draw), torch.randn(3, generator=draw)
+
+
+def push_all(staleness: int, fails: int | None = None) -> tuple[dict, list[int] | None]:
+    """A worker: pushes known gradients; returns what it has in the end, and the server's clock."""
+    rank = dist.get_rank()
+    model = AsyncParallel(Model(), staleness=staleness).train()
+    optimizer = Optimizer(model.server.params) if rank == 0 else None
+    model.start(optimizer, lambda: 0.5)
+    model.use_row_gradients()
+    pace = random.Random(rank)
+    for update in range(UPDATES):
+        taken, of_rows, of_layer = gradient(rank, update)
+        model(words=taken)
+        time.sleep(0.003 * rank * pace.random())  # of unequal speed
+        model.module.table.grad = rows.sparse_rows(taken, of_rows, model.module.table)
+        model.module.layer.grad = of_layer
+        model.push()
+        if rank == fails and update == UPDATES // 2:
+            raise ArithmeticError("as the test asks")
+    model.drain()
+    return model.module.state_dict(), model.server.clock if rank == 0 else None
+
+
 @pytest.mark.parametrize(
     ("world", "staleness"), [(2, 2), pytest.param(3, 0, marks=pytest.mark.long)]
 )
-def test_every_gradient_is_used_once(tmp_path, world, staleness):
+def test_every_gradient_is_used_once(world, staleness):
     """Gradients that do not depend on the parameters: SGD gives the same in any order."""
-    command = (sys.executable, WORKER, tmp_path, world)
-    for process in [start(*command, rank, staleness) for rank in range(world)]:
-        finish(process, 120).ok()
+    workers = run_workers(push_all, world, staleness)
     table, layer = (p.detach().clone() for p in Model().parameters())
     for rank in range(world):
         for update in range(UPDATES):
             taken, of_rows, of_layer = gradient(rank, update)
             table.index_add_(0, taken, of_rows, alpha=-0.5)
             layer -= 0.5 * of_layer
-    for rank in range(world):
-        got = torch.load(tmp_path / f"{rank}.pt")
+    for got, _ in workers:
         torch.testing.assert_close(got["table"], table, rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(got["layer"], layer, rtol=1e-5, atol=1e-5)
-    assert torch.load(tmp_path / "server.pt")["clock"] == [UPDATES] * world
+    assert workers[0][1] == [UPDATES] * world
 
 
 @pytest.mark.parametrize("fails", [0, 1])
-def test_nobody_waits_for_one_that_failed(tmp_path, fails):
+def test_nobody_waits_for_one_that_failed(fails):
     """Where nothing watches the workers: started by hand, or by Slurm."""
-    command = (sys.executable, WORKER, tmp_path, 2)
-    jobs = [start(*command, rank, 2, fails) for rank in range(2)]
-    results = [finish(job, 60) for job in jobs]
-    assert all(result.code not in (0, None) for result in results)
-    assert "ArithmeticError" in results[fails].err
+    with pytest.raises(WorkerError) as error:
+        run_workers(push_all, 2, 2, fails, kill=False, timeout=60)
+    assert error.value.hung == []
+    assert set(error.value.errors) == {0, 1}
+    assert "ArithmeticError" in error.value.errors[fails]
 
 
 def test_nobody_runs_too_far_ahead():

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
+from argparse import Namespace
 
 import pytest
 import torch
-from jobs import curve, finish, start, train_command
+import torch.distributed as dist
+from fairseq.optim import FairseqOptimizer
+from fairseq.optim.adam import Adam
+from jobs import curve, train_command
 from warm import Warm
+from workers import run_workers
 
-WORKER = Path(__file__).with_name("averaging_workers.py")
+from fairseq_hybrid.distributed.averaging import AveragingParallel
+
 LM = (
     *("--task", "streamed_language_modeling", "--arch", "hybrid_lstm_lm", "--dropout", "0"),
     *("--decoder-embed-dim", "16", "--decoder-hidden-size", "16", "--tokens-per-sample", "10"),
@@ -21,14 +25,47 @@ SEQUENCES = 8
 LONG = pytest.mark.long
 
 
+class Optimizer(FairseqOptimizer):
+    def __init__(self, params):
+        super().__init__(Namespace())
+        self._optimizer = Adam(params, lr=0.1)
+
+
+def snapshot(model, optimizer) -> dict:
+    states = optimizer.optimizer.state.values()
+    return {
+        "weights": [p.detach().clone() for p in model.parameters()],
+        "averages": [state["exp_avg"].clone() for state in states],
+        "steps": [state["step"] for state in states],
+    }
+
+
+def drift(state: str) -> dict:
+    """A worker: a model that drifts away from the other one and meets it."""
+    torch.manual_seed(0)
+    module = torch.nn.Linear(3, 2)
+    model = AveragingParallel(module, dist.group.WORLD, interval=3, warmup=2, state=state)
+    optimizer = Optimizer(list(module.parameters()))
+    torch.manual_seed(1 + dist.get_rank())
+    notes = {}
+    for update in range(1, 9):
+        model.update = update
+        optimizer.zero_grad()
+        model(torch.randn(4, 3)).square().sum().backward()
+        model.all_reduce_grads()
+        optimizer.step()
+        notes[update, "before"] = snapshot(module, optimizer)
+        model.after_update(optimizer)
+        notes[update, "after"] = snapshot(module, optimizer)
+    return notes
+
+
 @pytest.mark.parametrize(
     "state", ["average", pytest.param("keep", marks=LONG), pytest.param("reset", marks=LONG)]
 )
-def test_models_drift_apart_and_meet(tmp_path, state):
+def test_models_drift_apart_and_meet(state):
     """2 updates of averaged gradients, then a meeting every 3: after updates 5 and 8."""
-    for process in [start(sys.executable, WORKER, tmp_path, rank, state) for rank in range(2)]:
-        finish(process, 120).ok()
-    workers = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
+    workers = run_workers(drift, 2, state)
     for update in range(1, 9):
         before, after = ([w[update, when] for w in workers] for when in ("before", "after"))
         same = all(map(torch.equal, after[0]["weights"], after[1]["weights"]))

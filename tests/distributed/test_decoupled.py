@@ -1,7 +1,7 @@
 """``--hybrid-schedule decoupled``: gradients of LSTM layers and embeddings come one update late.
 
 First the merged schedules as plain data, in the way of test_schedule.py and test_lanes.py. Then
-workers over gloo against a single process that holds the late gradients back (decoupled_workers.py,
+workers over gloo against a single process that holds the late gradients back (decoupled_cases.py,
 float64 and float32). Last `fairseq-train`, whose reference is one worker of the same command with
 a plugin that swaps gradients just before they are clipped: fairseq has divided them by the sample
 size of their own update then.
@@ -10,22 +10,23 @@ size of their own update then.
 from __future__ import annotations
 
 import copy
+import functools
 import random
-import sys
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
-from decoupled_workers import cases
+from decoupled_cases import all_parallel, all_references, cases
 from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-from jobs import Result, curve, finish, start, train_command
+from jobs import Result, curve, train_command
 from omegaconf import OmegaConf
 from test_lanes import POST, SEND, WAIT, simulate
 from test_schedule import STAGES, every_number_of_stages, every_variant, stuck
 from warm import Warm
+from workers import run_workers
 
 import fairseq_hybrid  # noqa: F401
 from fairseq_hybrid.compat import checkpoints
@@ -43,8 +44,6 @@ from fairseq_hybrid.distributed.merged_schedule import (
     merge,
 )
 from fairseq_hybrid.distributed.schedule import TOP, UP, Run, Schedule, Send
-
-WORKER = Path(__file__).with_name("decoupled_workers.py")
 
 # Merged schedules
 
@@ -231,24 +230,11 @@ def test_the_best_order_depends_on_the_batches():
 # Workers against one process that simulates them
 
 
-def run_all(folder: Path, world: int) -> dict:
-    names = [*map(str, range(world)), "reference"]
-    processes = [start(sys.executable, WORKER, folder, world, name) for name in names]
-    for process in processes:
-        finish(process).ok()
-    return {name: torch.load(folder / f"{name}.pt") for name in names}
-
-
-@pytest.fixture(scope="module")
-def results(tmp_path_factory):
-    made: dict[int, dict] = {}
-
-    def get(world: int) -> dict:
-        if world not in made:
-            made[world] = run_all(tmp_path_factory.mktemp("decoupled"), world)
-        return made[world]
-
-    return get
+@functools.cache
+def results(world: int) -> dict:
+    """By rank and "reference"."""
+    (reference,) = run_workers(all_references, 1, world)
+    return {"reference": reference, **dict(enumerate(run_workers(all_parallel, world, world)))}
 
 
 everything = [
@@ -261,11 +247,11 @@ everything = [
 
 
 @pytest.mark.parametrize(("world", "case"), everything)
-def test_weights_are_those_of_late_gradients_in_one_process(results, world, case):
+def test_weights_are_those_of_late_gradients_in_one_process(world, case):
     close = 1e-5 if case.dtype == torch.float32 else 1e-10
     every = results(world)
     want = every["reference"][case.name]
-    workers = [every[str(rank)][case.name] for rank in range(world)]
+    workers = [every[rank][case.name] for rank in range(world)]
     losses = [sum(parts) for parts in zip(*(worker["losses"] for worker in workers))]
     assert losses == pytest.approx(want["losses"], rel=close)
     for worker in workers:
@@ -279,7 +265,7 @@ def test_weights_are_those_of_late_gradients_in_one_process(results, world, case
     assert steps == want["steps"]
 
 
-def test_late_and_shrunk_gradients_make_a_difference(results):
+def test_late_and_shrunk_gradients_make_a_difference():
     """Otherwise the comparison above says little."""
     one = results(2)["reference"]
     late, tied = one["2 chunk=1 x1"], one["2 chunk=2 x1 share_all_embeddings=True"]

@@ -3,30 +3,23 @@ mixed precision to that of bfloat16."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
-from gradient_workers import cases
-from jobs import finish, start
+from gradient_cases import all_parallel, all_references, cases
+from workers import run_workers
 
 BFLOAT16 = torch.finfo(torch.bfloat16).eps
-WORKER = Path(__file__).with_name("gradient_workers.py")
 
 
-def run_all(folder: Path, world: int) -> dict:
+def run_all(world: int) -> dict:
     """Results of every process, by rank and "reference"."""
-    names = [*map(str, range(world)), "reference"]
-    processes = [start(sys.executable, WORKER, folder, world, name) for name in names]
-    for process in processes:
-        finish(process).ok()
-    return {name: torch.load(folder / f"{name}.pt") for name in names}
+    (reference,) = run_workers(all_references, 1, world)
+    return {"reference": reference, **dict(enumerate(run_workers(all_parallel, world, world)))}
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory):
-    return {world: run_all(tmp_path_factory.mktemp("gradients"), world) for world in (2, 4)}
+def results():
+    return {world: run_all(world) for world in (2, 4)}
 
 
 everything = [(world, case) for world in (2, 4) for case in cases(world)]
@@ -38,7 +31,7 @@ everything = [(world, case) for world in (2, 4) for case in cases(world)]
 def test_gradients_are_those_of_one_process(results, world, case):
     name, close = case.name, 4 * BFLOAT16 if case.mixed else 1e-9
     expected = results[world]["reference"][name]
-    workers = [results[world][str(rank)][name] for rank in range(world)]
+    workers = [results[world][rank][name] for rank in range(world)]
     assert sum(w["loss"] for w in workers) == pytest.approx(
         expected["loss"], rel=BFLOAT16 if case.mixed else 1e-6 if case.sampled else 1e-12
     )
@@ -66,26 +59,26 @@ def test_with_a_sampled_softmax_gradients_are_of_some_rows(results):
     """Gradients are of rows of the sample and of the words read."""
     name = "hybrid 2 chunk=2 x1 encoder_layers=4"
     for tied in ("", " share_all_embeddings=True"):
-        workers = [results[2][rank][f"{name}{tied} sampled"] for rank in "01"]
+        workers = [results[2][rank][f"{name}{tied} sampled"] for rank in (0, 1)]
         rows = {n: count for worker in workers for n, count in worker["rows"].items()}
         assert ("decoder.head.output.weight" in rows) == (not tied)
         assert "encoder.embed_tokens.weight" in rows
         assert all(0 < count < 64 for count in rows.values())
-        assert all(not worker["rows"] for worker in (results[2][rank][name] for rank in "01"))
+        assert all(not worker["rows"] for worker in (results[2][rank][name] for rank in (0, 1)))
 
 
 def test_every_parameter_has_one_owner(results):
-    owners = results[2]["0"]["hybrid 2 chunk=2 x1 encoder_layers=4"]["owners"]
+    owners = results[2][0]["hybrid 2 chunk=2 x1 encoder_layers=4"]["owners"]
     assert owners["encoder.layers.1.lstm.weight_hh_l0"] == 0
     assert owners["decoder.layers.2.lstm.weight_hh_l0"] == 1
     assert owners["encoder.embed_tokens.weight"] == owners["decoder.embed_tokens.weight"] == 0
     assert owners["decoder.head.output.weight"] == 1  # stage 0 has the embeddings to keep
-    owners = results[2]["0"]["hybrid 2 chunk=2 x1 encoder_layers=4 share_all_embeddings=True"]
+    owners = results[2][0]["hybrid 2 chunk=2 x1 encoder_layers=4 share_all_embeddings=True"]
     assert owners["owners"]["encoder.embed_tokens.weight"] == 0  # it is the output's weight, too
 
 
 def test_layers_lie_where_they_are_told_to(results):
-    owners = results[2]["0"]["hybrid 2 chunk=2 x1 encoder_layers=4 layers=(1, 3)"]["owners"]
+    owners = results[2][0]["hybrid 2 chunk=2 x1 encoder_layers=4 layers=(1, 3)"]["owners"]
     stages = [0, 1, 1, 1]
     for side in ("encoder", "decoder"):
         weights = [f"{side}.layers.{i}.lstm.weight_hh_l0" for i in range(4)]

@@ -16,7 +16,7 @@ from checkpoints, tensor by tensor: the norm of the difference against the norm 
 
 **Starting.** Importing fairseq takes some 5 s in every process, which would be most of the time
 here. So by default the commands start *warm*: forked, and their workers forked off them, from a
-process that has fairseq (not this package) imported. `test_a_cold_start_...` shows on one run that
+process that has fairseq and this package imported. `test_a_cold_start_...` shows on one run that
 nothing else is different, and ``make test-long`` does everything with plain ``fairseq-train``.
 """
 
@@ -46,7 +46,7 @@ from jobs import (
     wait_for,
     workers,
 )
-from warm import Cold, Warm, WarmServer
+from warm import Cold, Warm
 
 import fairseq_hybrid  # noqa: F401
 from fairseq_hybrid.compat import checkpoints
@@ -98,14 +98,9 @@ class Spoiled(CrossEntropyCriterion):
 
 
 @pytest.fixture(scope="module", params=["warm", pytest.param("cold", marks=pytest.mark.long)])
-def begin(request):
+def begin(request, server):
     """A function that starts a command; see "Starting" above."""
-    if request.param == "cold":
-        yield Cold
-        return
-    server = WarmServer()
-    yield functools.partial(Warm, server)
-    server.close()
+    return Cold if request.param == "cold" else functools.partial(Warm, server)
 
 
 @pytest.fixture(scope="module")

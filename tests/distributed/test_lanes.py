@@ -11,26 +11,21 @@ from __future__ import annotations
 
 import copy
 import itertools
-import sys
 import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 import torch
+from gradient_cases import LENGTHS, loss_of, sample
+from hybrid_lstm_reference import TinyTask, tiny_model
 from torch import Tensor
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "models")]
-
-from gradient_workers import LENGTHS, loss_of, sample  # noqa: E402
-from hybrid_lstm_reference import TinyTask, tiny_model  # noqa: E402
-
-from fairseq_hybrid.distributed import schedule, wavefront  # noqa: E402
-from fairseq_hybrid.distributed.hybrid_options import layer_ranges  # noqa: E402
-from fairseq_hybrid.distributed.schedule import (  # noqa: E402
+from fairseq_hybrid.distributed import schedule, wavefront
+from fairseq_hybrid.distributed.hybrid_options import layer_ranges
+from fairseq_hybrid.distributed.schedule import (
     DECODER,
     ENCODER,
     STATE,
@@ -41,8 +36,8 @@ from fairseq_hybrid.distributed.schedule import (  # noqa: E402
     Schedule,
     Send,
 )
-from fairseq_hybrid.distributed.stopwatch import Stopwatch  # noqa: E402
-from fairseq_hybrid.models.packing import Packing  # noqa: E402
+from fairseq_hybrid.distributed.stopwatch import Stopwatch
+from fairseq_hybrid.models.packing import Packing
 
 # Simulation
 

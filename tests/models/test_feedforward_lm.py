@@ -317,8 +317,7 @@ def test_model_averaging(train, tmp_path):
 def test_perplexity_of_every_word_in_the_plain_task(server, train, words, tmp_path):
     task = ("--task", "language_modeling", "--tokens-per-sample", "10")
     train(tmp_path, 1, task=task).ok()
-    # (the server finds a command by the name of its module)
-    command = ("fairseq-eval_lm", words, "--user-dir", USER_DIR, "--cpu", "--gen-subset", "valid")
+    command = ("fairseq-eval-lm", words, "--user-dir", USER_DIR, "--cpu", "--gen-subset", "valid")
     command += ("--path", tmp_path / "checkpoint_last.pt", "--tokens-per-sample", "10")
     result = Warm(server, command, tmp_path).finish().ok()
     perplexity = float(re.search(r"Perplexity: ([\d.]+)", result.all)[1])

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import torch
-
-sys.path.append(str(Path(__file__).parents[1] / "models"))
-
 from hybrid_lstm_reference import tiny_model
 
 from fairseq_hybrid.planning.job import BatchShape, Job, Model

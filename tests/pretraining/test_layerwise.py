@@ -171,8 +171,7 @@ TWO = (
 def start(server, words):
     def begin(folder: Path, *more: str) -> Warm:
         folder.mkdir(exist_ok=True)
-        # (the server finds a command by the name of its module)
-        line = ["fairseq_hybrid.pretraining.command", *flags(words, folder, *more)]
+        line = ["fairseq-hybrid-pretrain", *flags(words, folder, *more)]
         return Warm(server, line, folder)
 
     return begin

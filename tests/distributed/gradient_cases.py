@@ -1,32 +1,19 @@
-"""A worker of test_gradients.py: gradients of one update, for every case, saved to a file.
-
-python gradient_workers.py FOLDER WORLD RANK        one of WORLD processes
-python gradient_workers.py FOLDER WORLD reference   one process does what all of them do
-"""
+"""Gradients of one update: in one process, and on workers of the wavefront, for every case."""
 
 from __future__ import annotations
 
 import contextlib
-import sys
-from argparse import Namespace
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from fairseq.distributed import ModuleProxyWrapper
+from hybrid_lstm_reference import TinyTask, batch, tiny_model
 
-sys.path[:0] = [str(Path(__file__).parents[1] / "models"), str(Path(__file__).parents[2])]
-
-from hybrid_lstm_reference import TinyTask, batch, tiny_model  # noqa: E402
-
-from fairseq_hybrid.criterions.sampled_softmax import (  # noqa: E402
-    SampledSoftmaxConfig,
-    SampledSoftmaxCriterion,
-)
-from fairseq_hybrid.distributed.hybrid import WavefrontParallel  # noqa: E402
-from fairseq_hybrid.models import hybrid_lstm  # noqa: E402
-from fairseq_hybrid.models.attention import Memory  # noqa: E402
+from fairseq_hybrid.criterions.sampled_softmax import SampledSoftmaxConfig, SampledSoftmaxCriterion
+from fairseq_hybrid.distributed.hybrid import WavefrontParallel
+from fairseq_hybrid.models import hybrid_lstm
+from fairseq_hybrid.models.attention import Memory
 
 LENGTHS = (  # source and target sentences of each rank's batch: no two shapes alike
     ((3, 6, 1, 4), (5, 2, 7, 4)),
@@ -240,21 +227,18 @@ def parallel(case: Case, rank: int) -> dict:
     }
 
 
-def main(args: Namespace) -> None:
-    torch.set_num_threads(1)
-    hybrid_lstm.run_with_feeding = lambda *inputs: (
-        feeding_in_float32 if torch.is_autocast_enabled("cpu") else run_with_feeding
-    )(*inputs)
-    if args.rank == "reference":
-        results = {case.name: reference(case, args.world) for case in cases(args.world)}
-    else:
-        dist.init_process_group(
-            "gloo", f"file://{args.folder}/store", rank=int(args.rank), world_size=args.world
-        )
-        results = {case.name: parallel(case, int(args.rank)) for case in cases(args.world)}
-        dist.barrier()
-    torch.save(results, f"{args.folder}/{args.rank}.pt")
+def feeding_in_float32_if_mixed(*inputs):
+    mixed = torch.is_autocast_enabled("cpu")
+    return (feeding_in_float32 if mixed else run_with_feeding)(*inputs)
 
 
-if __name__ == "__main__":
-    main(Namespace(folder=sys.argv[1], world=int(sys.argv[2]), rank=sys.argv[3]))
+def all_references(world: int) -> dict:
+    """By the case's name, what one process gets that does what all workers do."""
+    hybrid_lstm.run_with_feeding = feeding_in_float32_if_mixed
+    return {case.name: reference(case, world) for case in cases(world)}
+
+
+def all_parallel(world: int) -> dict:
+    """By the case's name, what this worker gets."""
+    hybrid_lstm.run_with_feeding = feeding_in_float32_if_mixed
+    return {case.name: parallel(case, dist.get_rank()) for case in cases(world)}

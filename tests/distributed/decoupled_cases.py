@@ -1,7 +1,4 @@
-"""A worker of test_decoupled.py: a few updates one late, for every case; weights go to a file.
-
-python decoupled_workers.py FOLDER WORLD RANK        one of WORLD processes
-python decoupled_workers.py FOLDER WORLD reference   one process simulates all of them
+"""A few updates with gradients that come one late, for every case: on workers, and simulated.
 
 The simulation knows nothing of stages, chunks or messages: it takes the model apart into what is
 late and what is not, keeps the gradients of the former for an update, and that is all.
@@ -10,25 +7,19 @@ late and what is not, keeps the gradients of the former for an update, and that 
 from __future__ import annotations
 
 import contextlib
-import sys
-from argparse import Namespace
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from fairseq.distributed import ModuleProxyWrapper
 from fairseq.optim.adam import FairseqAdam, FairseqAdamConfig
+from gradient_cases import loss_of, sample
+from hybrid_lstm_reference import TinyTask, tiny_model
 
-sys.path[:0] = [str(Path(__file__).parents[1] / "models"), str(Path(__file__).parents[2])]
-
-from gradient_workers import loss_of, sample  # noqa: E402
-from hybrid_lstm_reference import TinyTask, tiny_model  # noqa: E402
-
-from fairseq_hybrid.distributed.decoupled import DecoupledParallel, scale_late  # noqa: E402
-from fairseq_hybrid.models.lstm_layer import run_layers  # noqa: E402
-from fairseq_hybrid.models.packing import Packing  # noqa: E402
-from fairseq_hybrid.models.parallel_parts import join_state  # noqa: E402
+from fairseq_hybrid.distributed.decoupled import DecoupledParallel, scale_late
+from fairseq_hybrid.models.lstm_layer import run_layers
+from fairseq_hybrid.models.packing import Packing
+from fairseq_hybrid.models.parallel_parts import join_state
 
 UPDATES = 10
 DRAINS = (5, UPDATES - 1)
@@ -244,20 +235,12 @@ def parallel(case: Case, rank: int, world: int) -> dict:
     }
 
 
-def main(args: Namespace) -> None:
-    torch.set_num_threads(1)
-    if args.rank == "reference":
-        results = {case.name: reference(case, args.world) for case in cases(args.world)}
-        results["timely"] = reference(Case(args.world, timely=True), args.world)
-    else:
-        rank = int(args.rank)
-        dist.init_process_group(
-            "gloo", f"file://{args.folder}/store", rank=rank, world_size=args.world
-        )
-        results = {case.name: parallel(case, rank, args.world) for case in cases(args.world)}
-        dist.barrier()
-    torch.save(results, f"{args.folder}/{args.rank}.pt")
+def all_references(world: int) -> dict:
+    """By the case's name, what one process gets that simulates all workers."""
+    results = {case.name: reference(case, world) for case in cases(world)}
+    return {**results, "timely": reference(Case(world, timely=True), world)}
 
 
-if __name__ == "__main__":
-    main(Namespace(folder=sys.argv[1], world=int(sys.argv[2]), rank=sys.argv[3]))
+def all_parallel(world: int) -> dict:
+    """By the case's name, what this worker gets."""
+    return {case.name: parallel(case, dist.get_rank(), world) for case in cases(world)}
