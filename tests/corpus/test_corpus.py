@@ -8,13 +8,15 @@ import sys
 from collections import Counter
 
 import pytest
-from corpus import CorpusError, generate, numbers, write
-from corpus import morphology_de as german
-from corpus import morphology_en as english
-from corpus.__main__ import main
-from corpus.clauses import Clause, sentence
-from corpus.lexicon import BASE, COMPOUNDS, FRAMES, Adjective
-from corpus.phrases import Adverbial, Agreement, Fixed, Gap, NounPhrase, Pronoun
+from jobs import USER_DIR
+
+from fairseq_hybrid.corpus import CorpusError, generate, numbers, write
+from fairseq_hybrid.corpus import morphology_de as german
+from fairseq_hybrid.corpus import morphology_en as english
+from fairseq_hybrid.corpus.__main__ import main
+from fairseq_hybrid.corpus.clauses import Clause, sentence
+from fairseq_hybrid.corpus.lexicon import BASE, COMPOUNDS, FRAMES, Adjective
+from fairseq_hybrid.corpus.phrases import Adverbial, Agreement, Fixed, Gap, NounPhrase, Pronoun
 
 
 @pytest.fixture(scope="module")
@@ -382,9 +384,10 @@ def test_same_bytes_in_any_process(tmp_path):
     found = []
     for hash_seed in ("0", "4711"):
         folder = tmp_path / hash_seed
-        command = [sys.executable, "-m", "fairseq_hybrid.corpus", str(folder)]
+        command = [sys.executable, "-m", "corpus", str(folder)]
         command += ["--seed", "3", "--train", "300", "--valid", "20", "--test", "20"]
-        environment = dict(os.environ, PYTHONHASHSEED=hash_seed)
+        # (by itself, as it needs neither torch nor fairseq)
+        environment = dict(os.environ, PYTHONHASHSEED=hash_seed, PYTHONPATH=USER_DIR)
         subprocess.run(command, check=True, env=environment, capture_output=True)
         found.append({path.name: path.read_bytes() for path in folder.iterdir()})
     assert found[0] == found[1]
@@ -563,7 +566,7 @@ def test_out_below_a_file(tmp_path, capsys):
 @pytest.mark.parametrize("side", [0, 1])
 def test_one_side_alone_keeps_a_pair_out_of_train(monkeypatch, side):
     """The same German with new English (or the reverse) must not cross from test to train."""
-    module = importlib.import_module("corpus.generate")
+    module = importlib.import_module("fairseq_hybrid.corpus.generate")
     fresh = iter(range(10**6))
 
     def pair(rng):
@@ -577,7 +580,7 @@ def test_one_side_alone_keeps_a_pair_out_of_train(monkeypatch, side):
 
 
 def test_exhausted_grammar_says_so(monkeypatch):
-    module = importlib.import_module("corpus.generate")
+    module = importlib.import_module("fairseq_hybrid.corpus.generate")
     monkeypatch.setattr(module, "pair", lambda rng: ("Es ist so.", "It is so."))
     with pytest.raises(CorpusError, match="--train 2: only 1 different sentences found"):
         generate(train=2, valid=0, test=0)
