@@ -7,6 +7,8 @@ PYTHON ?= python3
 VENV   := .venv
 READY  := $(VENV)/.ready
 BIN    := $(VENV)/bin
+# the command's exit status, after a line with its time
+timed   = began=$$(date +%s); $(1); status=$$?; echo "suite: $$(($$(date +%s) - began)) s"; exit $$status
 
 .PHONY: setup test test-long quickstart bench lint format clean
 .DEFAULT_GOAL := help
@@ -30,11 +32,10 @@ $(READY): setup.py constraints.txt
 	@touch $(READY)
 
 test: $(READY)
-	@$(BIN)/python -m pytest tests/corpus
-	@$(BIN)/python -m pytest -n 2 --dist loadfile -m "not long" tests --ignore=tests/corpus
+	@$(call timed,$(BIN)/python -m pytest -n 2 --dist loadfile -m "not long" tests)
 
 test-long: $(READY)
-	@$(BIN)/python -m pytest -m long tests
+	@$(call timed,$(BIN)/python -m pytest -m long tests)
 
 quickstart: $(READY)
 	@bash examples/translation/quickstart.sh
