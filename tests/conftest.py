@@ -22,6 +22,12 @@ def server() -> WarmServer:
 
 
 @pytest.fixture(scope="session")
+def bare_server() -> WarmServer:
+    """The same without this package, for FAIRSEQ_HYBRID_WITHOUT."""
+    return shared_server(bare=True)
+
+
+@pytest.fixture(scope="session")
 def once(tmp_path_factory):
     """A folder that the first test process to ask for fills, and all of xdist's share."""
     root = tmp_path_factory.getbasetemp()

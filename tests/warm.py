@@ -24,7 +24,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from jobs import Result, environment, finish, start
+from jobs import TINY_LSTM, Result, environment, finish, start, train_command
 
 
 class Cold:
@@ -39,10 +39,15 @@ class Cold:
 
 
 class WarmServer:
-    """Starts jobs, one at a time, each in a session of its own."""
+    """Starts jobs, one at a time, each in a session of its own.
 
-    def __init__(self):
-        code = "import sys; sys.path.append(sys.argv[1]); import warm; warm.serve()"
+    With `bare`, only fairseq is imported, so that FAIRSEQ_HYBRID_WITHOUT, which is read when this
+    package is, can be set for a job.
+    """
+
+    def __init__(self, bare: bool = False):
+        code = f"import sys; sys.path.append(sys.argv[1]); import warm; warm.serve({bare})"
+        self.bare = bare
         self.busy: int | None = None
         """the job that runs"""
         self.process = subprocess.Popen(
@@ -56,8 +61,8 @@ class WarmServer:
 
     def ask(self, function: str, *args, out: Path, err: Path, cwd=None, **env: str) -> int:
         """Begin `function`, MODULE:NAME, in a process of its own; returns its process id."""
-        if "FAIRSEQ_HYBRID_WITHOUT" in env:
-            raise ValueError("FAIRSEQ_HYBRID_WITHOUT is read when the package is imported: use run")
+        if "FAIRSEQ_HYBRID_WITHOUT" in env and not self.bare:
+            raise ValueError("FAIRSEQ_HYBRID_WITHOUT comes too late: use a bare server")
         if self.busy is not None:  # of a test that failed
             self.kill()
         job = {"function": function, "args": args, "cwd": str(cwd or os.getcwd()), "env": env}
@@ -88,6 +93,10 @@ class WarmServer:
         """The same as `jobs.run` for a command of fairseq's or ours."""
         with tempfile.TemporaryDirectory() as folder:
             return Warm(self, list(command), Path(folder), cwd=cwd, **env).finish(timeout)
+
+    def train(self, data: Path, save_dir: Path, *more: str, arch=TINY_LSTM, **how) -> Result:
+        """The same as `jobs.train`."""
+        return self.run(*train_command(data, save_dir, *more, arch=arch), **how)
 
     def close(self) -> None:
         self.process.stdin.close()
@@ -122,11 +131,11 @@ class Warm:
 # In the server
 
 
-def serve() -> None:
+def serve(bare: bool) -> None:
     """Fork for every line: a job as `WarmServer.ask` writes it. Answers its pid, then its end."""
     talk = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    prepare()
+    prepare(bare)
     for line in sys.stdin:
         pid = os.fork()
         if pid == 0:
@@ -136,11 +145,21 @@ def serve() -> None:
         print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), file=talk, flush=True)
 
 
-def prepare() -> None:
+def prepare(bare: bool) -> None:
     """What every job would have to do again."""
     import fairseq_cli.train  # noqa: F401  (first: it sets up fairseq's log)
     import pytest  # noqa: F401
     import torch._dynamo  # noqa: F401
+
+    if not bare:
+        prepare_package()
+    commands()
+    assert len(os.listdir("/proc/self/task")) == 1, "threads do not survive a fork"
+    gc.collect()
+    gc.freeze()
+
+
+def prepare_package() -> None:
     from fairseq import options
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
@@ -149,10 +168,6 @@ def prepare() -> None:
     parser = options.get_training_parser()
     args = options.parse_args_and_arch(parser, ["DATA", "--arch", "hybrid_lstm"])
     convert_namespace_to_omegaconf(args)  # hydra's grammar is slow the first time
-    commands()
-    assert len(os.listdir("/proc/self/task")) == 1, "threads do not survive a fork"
-    gc.collect()
-    gc.freeze()
 
 
 def perform(job: dict) -> None:

@@ -28,19 +28,21 @@ class WorkerError(AssertionError):
         self.hung = [int(rank) for rank in re.findall(r"^rank (\d+) took more", what, re.MULTILINE)]
 
 
-def run_workers(function, world: int, *args, timeout: float = 120, kill: bool = True) -> list:
+def run_workers(
+    function, world: int, *args, timeout: float = 120, kill: bool = True, server=None, **env: str
+) -> list:
     """What `function(*args)`, a module's function, returns on each of `world` ranks.
 
-    They are forked from the `shared_server`, with the process group over gloo set up. When the
+    They are forked from a server of warm.py, with the process group over gloo set up. When the
     first one fails the others are killed, or with `kill=False` left to themselves; when they take
     longer than `timeout` seconds, all are, and say where they were. Either way none is left behind.
     """
-    server = shared_server()
+    server = server or shared_server()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "call").write_bytes(pickle.dumps((function, args)))
         ends = {"out": folder / "lead.out", "err": folder / "lead.err"}
-        server.ask("workers:lead", name, world, timeout, kill, **ends)
+        server.ask("workers:lead", name, world, timeout, kill, **ends, **env)
         code = server.exit_code(timeout + 30)
         if code is None:
             server.kill()

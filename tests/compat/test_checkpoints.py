@@ -11,7 +11,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from jobs import USER_DIR, run, train
+from jobs import USER_DIR
 
 import fairseq_hybrid  # noqa: F401
 from fairseq_hybrid.compat import UserError, checkpoints
@@ -28,10 +28,10 @@ class Malice:
 
 
 @pytest.fixture(scope="module")
-def trained(data, tmp_path_factory):
+def trained(server, data, tmp_path_factory):
     """A folder with the checkpoints of a short run."""
     folder = tmp_path_factory.mktemp("trained")
-    train(data, folder, "--max-update", 2).ok()
+    server.train(data, folder, "--max-update", 2).ok()
     return folder
 
 
@@ -40,29 +40,29 @@ def copy(trained, tmp_path):
     return shutil.copytree(trained, tmp_path / "copy")
 
 
-def generate(data, path, **env):
-    return run(
+def generate(server, data, path, **env):
+    return server.run(
         *("fairseq-generate", data, "--user-dir", USER_DIR, "--path", path, "--cpu"),
         *("--batch-size", "20", "--beam", "2", "--max-len-b", "10"),
         **env,
     )
 
 
-def test_malicious_pickle_does_not_run_when_generating(data, tmp_path):
+def test_malicious_pickle_does_not_run_when_generating(server, data, tmp_path):
     trace = tmp_path / "ran"
     bad = tmp_path / "bad.pt"
     torch.save({"model": {}, "extra": Malice(trace)}, bad)
-    result = generate(data, bad)
+    result = generate(server, data, bad)
     assert "is refused: it holds posix.system" in result.error()
     assert not trace.exists()
 
 
-def test_malicious_pickle_does_not_run_when_resuming_on_two_workers(data, copy, tmp_path):
+def test_malicious_pickle_does_not_run_when_resuming_on_two_workers(server, data, copy, tmp_path):
     trace = tmp_path / "ran"
     state = checkpoints.load(str(copy / "checkpoint_last.pt"))
     state["extra_state"]["malice"] = Malice(trace)
     torch.save(state, copy / "checkpoint_last.pt")
-    result = train(data, copy, "--max-update", 4, "--distributed-world-size", 2)
+    result = server.train(data, copy, "--max-update", 4, "--distributed-world-size", 2)
     assert "is refused: it holds posix.system" in result.error()
     assert not trace.exists()
 
@@ -73,8 +73,10 @@ def test_the_pickle_used_here_does_run_when_nothing_stops_it(tmp_path):
     assert trace.exists()
 
 
-def test_fairseqs_own_checkpoint_is_refused_without_the_entry(data, trained):
-    result = generate(data, trained / "checkpoint_best.pt", FAIRSEQ_HYBRID_WITHOUT="loading")
+def test_fairseqs_own_checkpoint_is_refused_without_the_entry(bare_server, data, trained):
+    result = generate(
+        bare_server, data, trained / "checkpoint_best.pt", FAIRSEQ_HYBRID_WITHOUT="loading"
+    )
     assert result.code != 0
     assert "Weights only load failed" in result.err
 
@@ -105,11 +107,11 @@ def test_the_check_cannot_be_switched_off_by_the_caller(tmp_path):
 
 
 @pytest.mark.parametrize("keep", [0.0, 0.3, 0.999])
-def test_truncated_checkpoint_is_one_line(data, copy, keep):
+def test_truncated_checkpoint_is_one_line(server, data, copy, keep):
     last = copy / "checkpoint_last.pt"
     content = last.read_bytes()
     last.write_bytes(content[: int(len(content) * keep)])
-    result = train(data, copy, "--max-update", 4, "--distributed-world-size", 2)
+    result = server.train(data, copy, "--max-update", 4, "--distributed-world-size", 2)
     line = result.error()
     assert str(last) in line
     assert "cannot be read" in line
@@ -117,41 +119,41 @@ def test_truncated_checkpoint_is_one_line(data, copy, keep):
     assert "distributed init" not in result.out, "no worker should have started"
 
 
-def test_garbage_checkpoint_is_one_line(data, tmp_path):
+def test_garbage_checkpoint_is_one_line(server, data, tmp_path):
     (tmp_path / "x.pt").write_bytes(b"this is not a checkpoint" * 100)
-    result = generate(data, tmp_path / "x.pt")
+    result = generate(server, data, tmp_path / "x.pt")
     line = result.error()
     assert "cannot be read" in line
 
 
-def test_missing_checkpoint_is_one_line(data, tmp_path):
-    result = generate(data, tmp_path / "no.pt")
+def test_missing_checkpoint_is_one_line(bare_server, server, data, tmp_path):
+    result = generate(server, data, tmp_path / "no.pt")
     line = result.error()
     assert "no.pt" in line
-    without = generate(data, tmp_path / "no.pt", FAIRSEQ_HYBRID_WITHOUT="errors")
+    without = generate(bare_server, data, tmp_path / "no.pt", FAIRSEQ_HYBRID_WITHOUT="errors")
     assert "Traceback" in without.err
 
 
-def test_other_commands_read_our_checkpoints(data, trained):
+def test_other_commands_read_our_checkpoints(server, data, trained):
     best = str(trained / "checkpoint_best.pt")
-    generated = generate(data, best).ok()
+    generated = generate(server, data, best).ok()
     assert "BLEU4 = " in generated.out
-    validated = run(
+    validated = server.run(
         *("fairseq-validate", data, "--user-dir", USER_DIR, "--path", best, "--cpu"),
         *("--batch-size", "20", "--task", "translation"),
     ).ok()
     assert "loss" in validated.out
     question = data / "question.txt"
     question.write_text("der Hund schläft .\n")
-    talked = run(
+    talked = server.run(
         *("fairseq-hybrid-interactive", data, "--path", best, "--cpu", "--beam", "2"),
         *("--input", question),
     ).ok()
     assert "\nH-0\t" in talked.out
 
 
-def test_language_model_trains_resumes_and_evaluates(text, tmp_path):
-    run(
+def test_language_model_trains_resumes_and_evaluates(server, text, tmp_path):
+    server.run(
         *("fairseq-preprocess", "--only-source", "--trainpref", text / "train.en"),
         *("--validpref", text / "valid.en", "--testpref", text / "test.en"),
         *("--destdir", tmp_path / "lm", "--nwordssrc", "300"),
@@ -163,10 +165,10 @@ def test_language_model_trains_resumes_and_evaluates(text, tmp_path):
         *("--tokens-per-sample", "20", "--batch-size", "8", "--save-dir", tmp_path / "save"),
         *("--distributed-world-size", "2", "--log-format", "json", "--log-interval", "1"),
     )
-    run(*command, "--max-update", "3").ok()
-    resumed = run(*command, "--max-update", "5").ok()
+    server.run(*command, "--max-update", "3").ok()
+    resumed = server.run(*command, "--max-update", "5").ok()
     assert "Loaded checkpoint" in resumed.out
-    evaluated = run(
+    evaluated = server.run(
         *("fairseq-eval-lm", tmp_path / "lm", "--user-dir", USER_DIR, "--cpu"),
         *("--path", tmp_path / "save" / "checkpoint_best.pt", "--batch-size", "4"),
     ).ok()
@@ -221,7 +223,7 @@ def test_a_finished_copy_leaves_nothing_pending(tmp_path):
     assert not os.path.samefile(saved, last)
 
 
-def test_fairseq_copies_in_place_without_the_entry(data, tmp_path):
+def test_fairseq_copies_in_place_without_the_entry(bare_server, data, tmp_path):
     """What the entry mends: the file keeps its inode, so a kill in between spoils it."""
     flags = ("--save-interval-updates", 1, "--no-epoch-checkpoints")
     inodes = {}
@@ -229,7 +231,9 @@ def test_fairseq_copies_in_place_without_the_entry(data, tmp_path):
         folder = tmp_path / (off or "on")
         inodes[off] = []
         for updates in (1, 2):
-            train(data, folder, *flags, "--max-update", updates, FAIRSEQ_HYBRID_WITHOUT=off).ok()
+            bare_server.train(
+                data, folder, *flags, "--max-update", updates, FAIRSEQ_HYBRID_WITHOUT=off
+            ).ok()
             inodes[off].append((folder / "checkpoint_last.pt").stat().st_ino)
     assert inodes["saving"][0] == inodes["saving"][1]
     assert inodes[""][0] != inodes[""][1]

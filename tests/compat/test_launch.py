@@ -46,16 +46,20 @@ def test_two_workers_train_and_say_so(legacy):
     assert sorted(curve(legacy)) == list(range(1, UPDATES + 1))
 
 
-def test_pytorch_ddp_gives_the_losses_of_legacy_ddp(data, legacy, tmp_path):
-    ddp = train(data, tmp_path, *TWO, "--ddp-backend", "pytorch_ddp", "--max-update", UPDATES).ok()
+def test_pytorch_ddp_gives_the_losses_of_legacy_ddp(server, data, legacy, tmp_path):
+    ddp = server.train(
+        data, tmp_path, *TWO, "--ddp-backend", "pytorch_ddp", "--max-update", UPDATES
+    ).ok()
     assert curve(ddp) == pytest.approx(curve(legacy), rel=1e-4)
     assert curve(ddp, "gnorm") == pytest.approx(curve(legacy, "gnorm"), rel=1e-2)
 
 
-def test_stopped_and_resumed_run_continues_the_curve(data, legacy, tmp_path):
+def test_stopped_and_resumed_run_continues_the_curve(server, data, legacy, tmp_path):
     half = UPDATES // 2
-    train(data, tmp_path, *TWO, "--ddp-backend", "legacy_ddp", "--max-update", half).ok()
-    rest = train(data, tmp_path, *TWO, "--ddp-backend", "legacy_ddp", "--max-update", UPDATES).ok()
+    server.train(data, tmp_path, *TWO, "--ddp-backend", "legacy_ddp", "--max-update", half).ok()
+    rest = server.train(
+        data, tmp_path, *TWO, "--ddp-backend", "legacy_ddp", "--max-update", UPDATES
+    ).ok()
     expected = {u: loss for u, loss in curve(legacy).items() if u > half}
     assert curve(rest) == pytest.approx(expected, rel=1e-4)
 
@@ -106,8 +110,10 @@ def test_no_deprecation_noise_but_fairseqs_own_lines(legacy):
     assert "fairseq_cli.train | task: TranslationTask" in legacy.out
 
 
-def test_the_noise_is_there_without_the_entry(data, tmp_path):
-    result = train(data, tmp_path, "--max-update", 1, FAIRSEQ_HYBRID_WITHOUT="quiet").ok()
+def test_the_noise_is_there_without_the_entry(bare_server, data, tmp_path):
+    result = bare_server.train(
+        data, tmp_path, "--max-update", 1, FAIRSEQ_HYBRID_WITHOUT="quiet"
+    ).ok()
     assert "no longer experimental" in result.err
 
 
@@ -150,14 +156,11 @@ def long_job(data, tmp_path):
         job.communicate()
 
 
-def test_workers_listen_on_loopback_only(long_job):
-    addresses = listening([long_job.pid, *children(long_job.pid)])
+def test_workers_listen_on_loopback_only_and_one_that_is_killed_ends_the_job(long_job):
+    everybody = [long_job.pid, *children(long_job.pid)]
+    addresses = listening(everybody)
     assert len(addresses) >= 3, "the store and both workers should be listening"
     assert set(addresses) == {"0100007F"}, addresses
-
-
-def test_a_killed_worker_ends_the_job(long_job):
-    everybody = [long_job.pid, *children(long_job.pid)]
     victim = workers(long_job.pid)[1]
     os.kill(victim, signal.SIGKILL)
     began = time.monotonic()

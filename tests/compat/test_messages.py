@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 
 import pytest
-from jobs import TINY_LSTM, run, train
+from jobs import TINY_LSTM, train
 
 import fairseq_hybrid  # noqa: F401
 from fairseq_hybrid.compat.messages import UserError, user_line
@@ -22,76 +22,81 @@ def one_line(result, *parts: str) -> None:
 
 
 def test_missing_data_folder(tmp_path):
+    # (as from a shell; the others without importing fairseq again)
     result = train(tmp_path / "nowhere", tmp_path / "save", "--distributed-world-size", 2)
     one_line(result, str(tmp_path / "nowhere"), "does not exist", "fairseq-preprocess")
     assert not (tmp_path / "save").exists()
 
 
-def test_data_folder_without_data(tmp_path):
+def test_data_folder_without_data(server, tmp_path):
     (tmp_path / "empty").mkdir()
-    result = train(tmp_path / "empty", tmp_path / "save")
+    result = server.train(tmp_path / "empty", tmp_path / "save")
     assert "holds no dictionary" in result.error()
 
 
-def test_unknown_arch_suggests_a_near_one(data, tmp_path):
-    result = train(data, tmp_path, arch=("--arch", "lsmt"))
+def test_unknown_arch_suggests_a_near_one(server, data, tmp_path):
+    result = server.train(data, tmp_path, arch=("--arch", "lsmt"))
     one_line(result, "--arch lsmt is not known", "did you mean lstm")
 
 
-def test_unknown_option(data, tmp_path):
-    one_line(train(data, tmp_path, "--no-such-thing", 3), "--no-such-thing")
+def test_unknown_option(server, data, tmp_path):
+    one_line(server.train(data, tmp_path, "--no-such-thing", 3), "--no-such-thing")
 
 
-def test_unknown_arch_prints_pages_without_the_entry(data, tmp_path):
-    result = train(data, tmp_path, arch=("--arch", "lsmt"), FAIRSEQ_HYBRID_WITHOUT="options")
+def test_unknown_arch_prints_pages_without_the_entry(bare_server, data, tmp_path):
+    result = bare_server.train(
+        data, tmp_path, arch=("--arch", "lsmt"), FAIRSEQ_HYBRID_WITHOUT="options"
+    )
     assert len(result.err.splitlines()) > 50
 
 
-def test_switching_off_what_does_not_exist(data, tmp_path):
-    result = train(data, tmp_path, FAIRSEQ_HYBRID_WITHOUT="quiet,nonsense")
+def test_switching_off_what_does_not_exist(bare_server, data, tmp_path):
+    result = bare_server.train(data, tmp_path, FAIRSEQ_HYBRID_WITHOUT="quiet,nonsense")
     one_line(result, "FAIRSEQ_HYBRID_WITHOUT=nonsense", "quiet")
 
 
-def test_no_batch_size(data, tmp_path):
+def test_no_batch_size(server, data, tmp_path):
     command = ("fairseq-hybrid-train", data, *TINY_LSTM, "--cpu", "--optimizer", "sgd")
-    one_line(run(*command, "--save-dir", tmp_path), "--max-tokens", "--batch-size")
+    one_line(server.run(*command, "--save-dir", tmp_path), "--max-tokens", "--batch-size")
 
 
-def test_no_batch_size_on_two_workers_is_still_one_line(data, tmp_path):
+def test_no_batch_size_on_two_workers_is_still_one_line(server, data, tmp_path):
     command = ("fairseq-hybrid-train", data, *TINY_LSTM, "--cpu", "--optimizer", "sgd")
-    result = run(*command, "--save-dir", tmp_path, "--distributed-world-size", "2")
+    result = server.run(*command, "--save-dir", tmp_path, "--distributed-world-size", "2")
     one_line(result, "--max-tokens", "--batch-size")
 
 
 @pytest.mark.parametrize("world", [0, -1])
-def test_world_size(data, tmp_path, world):
-    result = train(data, tmp_path, f"--distributed-world-size={world}")
+def test_world_size(server, data, tmp_path, world):
+    result = server.train(data, tmp_path, f"--distributed-world-size={world}")
     one_line(result, f"--distributed-world-size {world}", "1 or more")
 
 
-def test_port_in_use(data, tmp_path):
+def test_port_in_use(server, data, tmp_path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
         flags = ("--distributed-world-size", 2, "--distributed-port", port)
-        one_line(train(data, tmp_path, *flags), f"port {port} is in use", "--distributed-port")
+        one_line(
+            server.train(data, tmp_path, *flags), f"port {port} is in use", "--distributed-port"
+        )
 
 
-def test_port_in_use_with_explicit_flags(data, tmp_path):
+def test_port_in_use_with_explicit_flags(server, data, tmp_path):
     with socket.socket() as taken:
         taken.bind(("", 0))
         taken.listen()
         port = taken.getsockname()[1]
         flags = ("--distributed-world-size", 2, "--distributed-rank", 0, "--distributed-no-spawn")
-        result = train(
+        result = server.train(
             data, tmp_path, *flags, f"--distributed-init-method=tcp://127.0.0.1:{port}", timeout=120
         )
         assert f"port {port} is in use" in result.err.splitlines()[-1]
 
 
-def test_missing_restore_file(data, tmp_path):
-    result = train(data, tmp_path, "--restore-file", tmp_path / "no.pt")
+def test_missing_restore_file(server, data, tmp_path):
+    result = server.train(data, tmp_path, "--restore-file", tmp_path / "no.pt")
     one_line(result, "--restore-file", "no.pt", "does not exist")
 
 

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 from fairseq.dataclass import configs, constants
-from jobs import BIN, TINY_LSTM, curve, run
+from jobs import TINY_LSTM, curve
 
 import fairseq_hybrid  # noqa: F401
 from fairseq_hybrid.distributed import backends
@@ -54,31 +54,31 @@ def plugin(tmp_path):
     return folder
 
 
-def train(data, save_dir, plugin, *more):
-    return run(
+def train(server, data, save_dir, plugin, *more):
+    return server.run(
         *("fairseq-train", data, "--user-dir", plugin, *TINY_LSTM, "--cpu", "--optimizer", "sgd"),
         *("--lr", "0.5", "--batch-size", "16", "--log-interval", "1", "--log-format", "json"),
         *("--save-dir", save_dir, "--max-update", "3", "--no-save", *more),
     )
 
 
-def test_registered_backend_trains_on_real_workers(data, tmp_path, plugin):
+def test_registered_backend_trains_on_real_workers(server, data, tmp_path, plugin):
     two = ("--distributed-world-size", "2")
-    ours = train(data, tmp_path / "a", plugin, *two, "--ddp-backend", "by_hand").ok()
-    legacy = train(data, tmp_path / "b", plugin, *two, "--ddp-backend", "legacy_ddp").ok()
+    ours = train(server, data, tmp_path / "a", plugin, *two, "--ddp-backend", "by_hand").ok()
+    legacy = train(server, data, tmp_path / "b", plugin, *two, "--ddp-backend", "legacy_ddp").ok()
     assert len(curve(ours)) == 3
     assert curve(ours) == pytest.approx(curve(legacy), rel=1e-5)
 
 
-def test_its_check_speaks_before_any_worker_starts(data, tmp_path, plugin):
+def test_its_check_speaks_before_any_worker_starts(server, data, tmp_path, plugin):
     flags = ("--ddp-backend", "by_hand", "--distributed-world-size", "3")
-    result = train(data, tmp_path, plugin, *flags)
+    result = train(server, data, tmp_path, plugin, *flags)
     assert "--ddp-backend by_hand works with" in result.error()
     assert "distributed init" not in result.out
 
 
-def test_help_lists_it(plugin):
-    text = run(f"{BIN}/fairseq-train", "--user-dir", plugin, "--help").ok().out
+def test_help_lists_it(server, plugin):
+    text = server.run("fairseq-train", "--user-dir", plugin, "--help").ok().out
     assert "by_hand" in text
     assert "every gradient by itself" in " ".join(text.split())
 

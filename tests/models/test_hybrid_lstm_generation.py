@@ -7,7 +7,7 @@ import pytest
 import torch
 from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithAlignment
 from hybrid_lstm_reference import TinyTask, batch, tiny_model
-from jobs import USER_DIR, run
+from jobs import USER_DIR
 
 LENGTHS = [3, 9, 1, 5, 5, 7]
 
@@ -107,14 +107,14 @@ def test_alignments_point_at_source_words_whatever_the_padding():
 
 
 @pytest.fixture(scope="module")
-def trained(data, tmp_path_factory):
+def trained(server, data, tmp_path_factory):
     """Two updates of each variant, by command line, with --eval-bleu in between."""
     folder = tmp_path_factory.mktemp("checkpoints")
     for name, options in {
         "plain": [],
         "feeding": ["--input-feeding", "--encoder-bidirectional-first", "--residual", "True"],
     }.items():
-        run(
+        server.run(
             *("fairseq-train", data, "--user-dir", USER_DIR, "--arch", "hybrid_lstm", "--cpu"),
             *("--encoder-embed-dim", "8", "--encoder-hidden-size", "8", *options),
             *("--optimizer", "adam", "--lr", "0.01", "--batch-size", "16", "--max-update", "2"),
@@ -125,9 +125,9 @@ def trained(data, tmp_path_factory):
     return folder
 
 
-def test_commands_generate_with_ensemble_and_alignment(data, trained):
+def test_commands_generate_with_ensemble_and_alignment(server, data, trained):
     paths = ":".join(str(trained / n / "checkpoint_last.pt") for n in ("plain", "feeding"))
-    done = run(
+    done = server.run(
         *("fairseq-generate", data, "--user-dir", USER_DIR, "--path", paths, "--cpu"),
         *("--beam", "5", "--batch-size", "16", "--max-len-b", "6", "--print-alignment"),
     ).ok()
@@ -135,8 +135,8 @@ def test_commands_generate_with_ensemble_and_alignment(data, trained):
     assert len(re.findall(r"^A-\d+", done.out, re.M)) == 40
 
 
-def test_command_refuses_bad_options(data, tmp_path):
-    done = run(
+def test_command_refuses_bad_options(server, data, tmp_path):
+    done = server.run(
         *("fairseq-train", data, "--user-dir", USER_DIR, "--arch", "hybrid_lstm", "--cpu"),
         *("--decoder-layers", "3", "--optimizer", "adam", "--batch-size", "16"),
         *("--save-dir", tmp_path),

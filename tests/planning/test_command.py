@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from jobs import TINY_LSTM, TRAIN, curve, run, train_command
+from jobs import TINY_LSTM, TRAIN, curve, train_command
 from warm import Warm
 
 from fairseq_hybrid.compat.messages import UserError
@@ -29,12 +29,13 @@ def cache(tmp_path_factory) -> str:
 
 
 @pytest.fixture(scope="module")
-def planned(data, cache, tmp_path_factory):
+def planned(server, data, cache, tmp_path_factory):
     """The command, with everything it writes."""
     folder = tmp_path_factory.mktemp("planned")
     outputs = ("--save", folder / "plan.json", "--report", folder / "page.html")
     words = ("fairseq-hybrid-plan", data, *JOB, "--workers", "2", *outputs)
-    return folder, run(*words, "--plot", folder / "plan.png", XDG_CACHE_HOME=cache).ok()
+    words += ("--plot", folder / "plan.png")
+    return folder, server.run(*words, XDG_CACHE_HOME=cache).ok()
 
 
 def test_the_command_measures_ranks_and_writes(planned, cache):

@@ -9,11 +9,11 @@ import random
 import re
 
 import pytest
-from jobs import USER_DIR, run
+from jobs import USER_DIR
 
 
 @pytest.fixture(scope="module")
-def digits(tmp_path_factory):
+def digits(server, tmp_path_factory):
     folder = tmp_path_factory.mktemp("digits")
     chance = random.Random(3)
     seen: set[tuple[str, ...]] = set()
@@ -29,13 +29,13 @@ def digits(tmp_path_factory):
             (folder / f"{split}.{lang}").write_text(lines)
     prefixes = [f"--{split}pref={folder / split}" for split in ("train", "valid", "test")]
     command = ("fairseq-preprocess", "-s", "in", "-t", "out", *prefixes)
-    run(*command, "--destdir", folder / "data").ok()
+    server.run(*command, "--destdir", folder / "data").ok()
     return folder / "data"
 
 
 @pytest.mark.parametrize("variant", [(), ("--input-feeding",)])
-def test_hybrid_lstm_learns_to_reverse(digits, tmp_path, variant):
-    run(
+def test_hybrid_lstm_learns_to_reverse(server, digits, tmp_path, variant):
+    server.run(
         *("fairseq-train", digits, "--user-dir", USER_DIR, "--arch", "hybrid_lstm", *variant),
         *("--encoder-layers", "2", "--encoder-embed-dim", "64", "--encoder-hidden-size", "96"),
         *("--encoder-bidirectional-first", "--dropout", "0", "--cpu", "--optimizer", "adam"),
@@ -43,7 +43,7 @@ def test_hybrid_lstm_learns_to_reverse(digits, tmp_path, variant):
         *("--distributed-world-size", "2", "--ddp-backend", "legacy_ddp", "--num-workers", "0"),
         *("--save-dir", tmp_path, "--no-epoch-checkpoints", "--seed", "1"),
     ).ok()
-    result = run(
+    result = server.run(
         *("fairseq-generate", digits, "--user-dir", USER_DIR, "--cpu", "--batch-size", "50"),
         *("--path", tmp_path / "checkpoint_best.pt", "--beam", "5", "--scoring", "sacrebleu"),
     ).ok()

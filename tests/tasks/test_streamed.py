@@ -21,7 +21,7 @@ from fairseq.data import (
     NumelDataset,
     TokenBlockDataset,
 )
-from jobs import USER_DIR, run
+from jobs import USER_DIR
 
 from fairseq_hybrid.tasks.streamed_language_modeling import StreamedLanguageModelingTask
 from fairseq_hybrid.tasks.streams import Streams
@@ -248,20 +248,20 @@ def least_perplexity(text: str, block: int) -> float:
 
 
 @pytest.fixture(scope="module")
-def letters(tmp_path_factory):
+def letters(server, tmp_path_factory):
     folder = tmp_path_factory.mktemp("letters")
     for seed, (split, size) in enumerate((("train", 3000), ("valid", 200), ("test", 200))):
         (folder / split).write_text(lines(size, seed))
     prefixes = [f"--{split}pref={folder / split}" for split in ("train", "valid", "test")]
-    run("fairseq-preprocess", "--only-source", *prefixes, "--destdir", folder / "data").ok()
+    server.run("fairseq-preprocess", "--only-source", *prefixes, "--destdir", folder / "data").ok()
     return folder
 
 
 @pytest.fixture(scope="module")
-def trained(letters, tmp_path_factory):
+def trained(server, letters, tmp_path_factory):
     """Three epochs and a half, with a validation in the middle of one."""
     folder = tmp_path_factory.mktemp("model")
-    done = run(
+    done = server.run(
         *("fairseq-train", letters / "data", "--user-dir", USER_DIR, "--cpu", "--seed", "1"),
         *("--task", "streamed_language_modeling", "--tokens-per-sample", LENGTH),
         *("--arch", "hybrid_lstm_lm", "--decoder-layers", "1", "--dropout", "0"),
@@ -274,9 +274,9 @@ def trained(letters, tmp_path_factory):
     return folder / "checkpoint_last.pt", done
 
 
-def evaluate(letters, checkpoint, *more) -> tuple[int, float]:
+def evaluate(server, letters, checkpoint, *more) -> tuple[int, float]:
     """(words, perplexity) of the test text by `fairseq-eval-lm`."""
-    done = run(
+    done = server.run(
         *("fairseq-eval-lm", letters / "data", "--user-dir", USER_DIR, "--cpu", "--path"),
         *(checkpoint, "--gen-subset", "test", *more),
     ).ok()
@@ -291,25 +291,27 @@ def test_learns_what_no_block_shows(letters, trained):
     assert perplexities[-1] < 1.4 < 1.7 < least_perplexity(lines(200, 1), LENGTH)
 
 
-def test_scores_with_carried_state_are_those_of_long_blocks(letters, trained):
+def test_scores_with_carried_state_are_those_of_long_blocks(server, letters, trained):
     """Two streams in blocks of 4 words are two blocks of 700 words."""
     checkpoint, _ = trained
     streamed = evaluate(
-        *(letters, checkpoint, "--task", "streamed_language_modeling"),
+        *(server, letters, checkpoint, "--task", "streamed_language_modeling"),
         *("--batch-size", "2", "--tokens-per-sample", LENGTH),
     )
-    long = evaluate(letters, checkpoint, "--tokens-per-sample", "700", "--max-tokens", "2000")
+    long = evaluate(
+        server, letters, checkpoint, "--tokens-per-sample", "700", "--max-tokens", "2000"
+    )
     assert streamed == long
     assert long[0] == 1400
     assert long[1] < 1.4
 
 
-def test_generates_the_rest_of_a_line(letters, trained):
+def test_generates_the_rest_of_a_line(server, letters, trained):
     """A line per block of seven words: two of them tell how it goes on.
 
     Streams hardly ever begin where a line does, so not all letters have been learnt that way.
     """
-    done = run(
+    done = server.run(
         *("fairseq-generate", letters / "data", "--user-dir", USER_DIR, "--cpu", "--path"),
         *(trained[0], "--task", "language_modeling", "--tokens-per-sample", "7"),
         *("--prefix-size", "2", "--beam", "3", "--batch-size", "100", "--max-len-b", "10"),
