@@ -32,7 +32,7 @@ $(READY): setup.py constraints.txt
 	@touch $(READY)
 
 test: $(READY)
-	@$(call timed,$(BIN)/python -m pytest -n 2 --dist loadfile -m "not long" tests)
+	@$(call timed,$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not long" tests)
 
 test-long: $(READY)
 	@$(call timed,$(BIN)/python -m pytest -m long tests)

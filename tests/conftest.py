@@ -12,7 +12,17 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: test processes sh
 
 from warm import WarmServer, shared_server
 
+LONGEST = (
+    *("test_golden.py", "test_hybrid.py", "test_launch.py", "test_recipes.py", "test_docs.py"),
+    *("test_gradients.py", "test_decoupled.py", "test_sampled.py", "test_async.py"),
+)
+"""files of a minute or so: first, so that no test process ends long after the other"""
 SIZES = ("--train", "480", "--valid", "40", "--test", "40")
+
+
+def pytest_collection_modifyitems(items):
+    places = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path.name, len(places)))
 
 
 @pytest.fixture(scope="session")
