@@ -94,6 +94,12 @@ class WarmServer:
         with tempfile.TemporaryDirectory() as folder:
             return Warm(self, list(command), Path(folder), cwd=cwd, **env).finish(timeout)
 
+    def call(self, function, *args, timeout: float = 240, **env: str) -> Result:
+        """What a module's function prints in a process of its own."""
+        with tempfile.TemporaryDirectory() as folder:
+            name = f"{function.__module__}:{function.__qualname__}"
+            return Job(self, Path(folder), name, *args, **env).finish(timeout)
+
     def train(self, data: Path, save_dir: Path, *more: str, arch=TINY_LSTM, **how) -> Result:
         """The same as `jobs.train`."""
         return self.run(*train_command(data, save_dir, *more, arch=arch), **how)
@@ -104,20 +110,19 @@ class WarmServer:
 
 
 @functools.cache
-def shared_server() -> WarmServer:
+def shared_server(bare: bool = False) -> WarmServer:
     """The one of this process. It ends with the process."""
-    return WarmServer()
+    return WarmServer(bare)
 
 
-class Warm:
-    """The command, in a process that has fairseq imported already."""
+class Job:
+    """A call of `function`, MODULE:NAME, in a process forked from the server."""
 
-    def __init__(self, server: WarmServer, command: list[str], folder: Path, cwd=None, **env: str):
+    def __init__(self, server: WarmServer, folder: Path, function: str, *args, cwd=None, **env):
         self.server = server
         self.out, self.err = folder / "out.txt", folder / "err.txt"
         self.began = time.monotonic()
-        words = [str(part) for part in command]
-        self.pid = server.ask("warm:command", words, out=self.out, err=self.err, cwd=cwd, **env)
+        self.pid = server.ask(function, *args, out=self.out, err=self.err, cwd=cwd, **env)
 
     def finish(self, timeout: float = 240) -> Result:
         code = self.server.exit_code(timeout)
@@ -126,6 +131,14 @@ class Warm:
         out, err = self.out.read_text(), self.err.read_text()
         assert code is not None, f"hung for {timeout} s\n{out[-3000:]}\n{err[-3000:]}"
         return Result(code, out, err, time.monotonic() - self.began)
+
+
+class Warm(Job):
+    """The command, in a process that has fairseq imported already."""
+
+    def __init__(self, server: WarmServer, command: list[str], folder: Path, cwd=None, **env: str):
+        words = [str(part) for part in command]
+        super().__init__(server, folder, "warm:command", words, cwd=cwd, **env)
 
 
 # In the server
@@ -191,4 +204,4 @@ def command(words: list[str]) -> None:
     sys.argv = words
     context = multiprocessing.get_context
     multiprocessing.get_context = lambda way=None: context("fork" if way == "spawn" else way)
-    commands()[os.path.basename(words[0])].load()()
+    sys.exit(commands()[os.path.basename(words[0])].load()())

@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from warm import shared_server
+from warm import Job, shared_server
 
 GRACE = 0.5
 """seconds in which workers that hang write down where"""
@@ -41,13 +41,10 @@ def run_workers(
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "call").write_bytes(pickle.dumps((function, args)))
-        ends = {"out": folder / "lead.out", "err": folder / "lead.err"}
-        server.ask("workers:lead", name, world, timeout, kill, **ends, **env)
-        code = server.exit_code(timeout + 30)
-        if code is None:
-            server.kill()
-        if code != 0:
-            raise failure(folder, world, ends["err"].read_text())
+        job = Job(server, folder, "workers:lead", name, world, timeout, kill, **env)
+        result = job.finish(timeout + 30)
+        if result.code != 0:
+            raise failure(folder, world, result.err)
         import torch
 
         paths = [folder / f"{rank}.pt" for rank in range(world)]

@@ -1,32 +1,39 @@
 """Freed memory stays with the process: a second large tensor costs no page faults."""
 
+import resource
 import sys
 
 import pytest
-from jobs import ROOT, run
-
-SCRIPT = """
-import resource, torch
-from fairseq_hybrid.models.allocator import keep_large_buffers
-print(keep_large_buffers())
-faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for _ in range(2):
-    torch.ones(25_000_000)
-before = faults()
-for _ in range(20):
-    torch.ones(25_000_000)
-print(faults() - before)
-"""
+import torch
 
 
-def page_faults(**env):
-    done = run(sys.executable, "-c", SCRIPT, cwd=ROOT, **env).ok()
-    switched_on, faults = done.out.split()[-2:]
-    return switched_on == "True", int(faults)
+def measure() -> None:
+    """In a process that has not imported this package yet."""
+    from fairseq_hybrid.models.allocator import keep_large_buffers
+
+    def faults() -> int:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+    print(keep_large_buffers())
+    for _ in range(2):
+        torch.ones(25_000_000)
+    before = faults()
+    for _ in range(20):
+        torch.ones(25_000_000)
+    print(faults() - before)
+
+
+@pytest.fixture
+def page_faults(bare_server):
+    def run(**env: str) -> tuple[bool, int]:
+        switched_on, faults = bare_server.call(measure, **env).ok().out.split()[-2:]
+        return switched_on == "True", int(faults)
+
+    return run
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a setting of glibc")
-def test_large_buffers_are_kept():
+def test_large_buffers_are_kept(page_faults):
     on, faults = page_faults()
     assert on
     off, faults_without = page_faults(FAIRSEQ_HYBRID_KEEP_BUFFERS="0")
@@ -37,5 +44,5 @@ def test_large_buffers_are_kept():
     assert faults < faults_without / 3
 
 
-def test_own_malloc_settings_win():
+def test_own_malloc_settings_win(page_faults):
     assert not page_faults(MALLOC_ARENA_MAX="2")[0]
