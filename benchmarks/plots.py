@@ -2,7 +2,7 @@
 
     python benchmarks/plots.py        draws what there is JSON for, into benchmarks/results
 
-    speed_up.png   speed-up of two workers over one, by system and by the link between them
+    speed_up.png   speed of two workers over one, by system and by the link between them
     bytes.png      megabytes that all workers send in an update
     learning.png   validation perplexity against updates, and BLEU against processor time
 
@@ -13,16 +13,14 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 
-RESULTS = Path(__file__).resolve().parent / "results"
-LINKS = {
-    "one machine": ("translation_parallel.json", "translation_decoupled.json"),
-    "2.5 Gbit/s": ("translation_2500mbit.json",),
-    "1 Gbit/s": ("translation_1gbit.json",),
-}
+from tables import shown_links
+from tabular import RESULTS
+
 TRANSLATION = {
+    "threads": "one process, 2 threads",
     "legacy_ddp": "legacy_ddp",
+    "pytorch_ddp": "pytorch_ddp",
     "model_parallel": "model_parallel",
     "hybrid": "hybrid",
     "decoupled": "hybrid, decoupled",
@@ -38,9 +36,19 @@ QUALITY = {
     "decoupled": "2 workers, hybrid, decoupled",
 }
 COLOURS = {
-    name: f"C{number}"
-    for number, name in enumerate([*TRANSLATION.values(), *LANGUAGE.values(), "1 worker"])
+    "one process, 2 threads": "0.75",
+    "legacy_ddp": "tab:blue",
+    "pytorch_ddp": "tab:cyan",
+    "model_parallel": "tab:olive",
+    "hybrid": "tab:green",
+    "hybrid, decoupled": "tab:red",
+    "1 worker": "tab:blue",
+    "legacy_ddp, full softmax": "tab:purple",
+    "sampled, by messages": "tab:brown",
+    "sampled, in shared memory": "tab:pink",
 }
+Groups = dict[str, dict[str, dict]]
+"""group of bars → system → what was measured of it"""
 
 
 def load(file: str) -> dict | None:
@@ -48,37 +56,34 @@ def load(file: str) -> dict | None:
     return json.loads(path.read_text()) if path.exists() else None
 
 
-def systems(file: str, workload: str) -> dict[str, dict]:
-    result = load(file)
-    return result["workloads"][workload]["systems"] if result else {}
+def translation() -> Groups:
+    """By the link between the workers. model_parallel is in the table only."""
+    wanted = {name: title for name, title in TRANSLATION.items() if name != "model_parallel"}
+    return {
+        link: {title: rows[name] for name, title in wanted.items() if name in rows}
+        for link, (_, rows) in shown_links().items()
+    }
 
 
-def speeds() -> dict[str, dict[str, dict]]:
-    """Group → system → what was measured of it."""
-    groups: dict[str, dict[str, dict]] = {}
-    for link, files in LINKS.items():
-        found = {}
-        for file in files:
-            rows = systems(file, "fixed")
-            found |= {t: rows[n] for n, t in TRANSLATION.items() if n in rows and t not in found}
-        groups[f"translation,\n{link}"] = found
-    rows = systems("language_model.json", "wikitext-2")
-    if rows:
-        # (`speed_up` there is over one worker with a full softmax)
-        one = {"dense2": "full", "messages2": "sampled", "sampled2": "sampled"}
-        groups["language model,\none machine"] = {
-            t: {**rows[n], "speed_up": rows[n]["speed_up"] / rows[one[n]]["speed_up"]}
-            for n, t in LANGUAGE.items()
-            if n in rows
-        }
-    return {name: found for name, found in groups.items() if found}
+def sent() -> Groups:
+    groups = {}
+    for title, file, workload, titles in (
+        ("translation", "translation_parallel.json", "fixed", TRANSLATION),
+        ("language model", "language_model.json", "wikitext-2", LANGUAGE),
+    ):
+        result = load(file)
+        rows = result["workloads"][workload]["systems"] if result else {}
+        found = {t: rows[n] for n, t in titles.items() if n in rows and rows[n]["mb_counted"]}
+        if found:
+            groups[title] = found
+    return groups
 
 
-def bars(groups: dict[str, dict[str, dict]], key: str, label: str, title: str, form: str):
+def bars(groups: Groups, key: str, label: str, title: str, form: str):
     """A group of bars for each kind of work, a colour for each system."""
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=(9, 4.5), layout="constrained")
+    figure, axes = pyplot.subplots(figsize=(8, 3.6), layout="constrained")
     place, ticks = 0.0, []
     for name, found in groups.items():
         begin = place
@@ -94,23 +99,22 @@ def bars(groups: dict[str, dict[str, dict]], key: str, label: str, title: str, f
     axes.margins(y=0.12)
     axes.grid(axis="y", alpha=0.3)
     unique = dict(zip(*reversed(axes.get_legend_handles_labels())))
-    figure.legend(unique.values(), unique, loc="outside lower center", ncols=4, fontsize=8)
+    figure.legend(unique.values(), unique, loc="outside lower center", ncols=5, fontsize=8)
     return figure, axes
 
 
-def speed_up(groups: dict[str, dict[str, dict]]) -> None:
-    title = "Two workers of one thread, on two cores"
-    figure, axes = bars(groups, "speed_up", "speed-up over one worker", title, "%.2f")
+def speed_up(groups: Groups) -> None:
+    title = "Training a translation model on two cores"
+    figure, axes = bars(groups, "speed_up", "speed over one worker", title, "%.2f")
     axes.axhline(1, color="black", linewidth=0.8)
     axes.axhline(2, color="black", linewidth=0.8, linestyle=":")
+    axes.set_ylim(0, 2.15)
     figure.savefig(RESULTS / "speed_up.png", dpi=120)
 
 
-def bytes_sent(groups: dict[str, dict[str, dict]]) -> None:
-    shown = {name: g for name, g in groups.items() if "one machine" in name}
-    shown = {name.replace(",\none machine", ""): found for name, found in shown.items()}
+def bytes_sent(groups: Groups) -> None:
     title = "What two workers send to each other in an update"
-    figure, _ = bars(shown, "mb_counted", "megabytes", title, "%.0f")
+    figure, _ = bars(groups, "mb_counted", "megabytes", title, "%.0f")
     figure.savefig(RESULTS / "bytes.png", dpi=120)
 
 
@@ -146,10 +150,8 @@ def main() -> None:
     except ImportError:
         sys.exit("plots.py: no matplotlib, nothing drawn: pip install fairseq_hybrid[plots]")
     matplotlib.use("agg")
-    groups = speeds()
-    if groups:
-        speed_up(groups)
-        bytes_sent(groups)
+    speed_up(translation())
+    bytes_sent(sent())
     quality = load("parallel_quality.json")
     if quality:
         learning(quality["runs"])

@@ -25,9 +25,10 @@ SCRIPT = re.compile(r"(?:examples|benchmarks)/[\w/-]+\.sh")
 WHICH = re.compile(r"\$\(which ([\w-]+)\)")
 NO_PROGRAMS = {
     *("forward", "==", "train_step", "update", "worker", "all"),  # pictures and output
-    *("port", "checkpoint", "worker", "fairseq-generate:"),  # messages
+    "fairseq-generate:",  # a message
 }
-"""first words of what is no command: a new picture or message needs an entry, or a block ```text"""
+"""first words of what is no command: a new picture needs an entry, or a block ```text"""
+MESSAGES = re.compile(r"^\| you see \| do \|\n\|---\|---\|\n((?:\|.*\n)+)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -70,12 +71,22 @@ def of_page(path: Path) -> Iterator[Command]:
     for block in blocks:
         for line in lines(block):
             yield parse(path.name, line)
+    shown = set(messages(text))
     for code in CODE.findall(text):
         code = " ".join(code.split())
+        if code in shown:
+            continue
         if SCRIPT.fullmatch(code):
             yield Command(path.name, code, (), ("bash", code))
         elif " " in code and is_command(code):
             yield parse(path.name, code)
+
+
+def messages(text: str) -> list[str]:
+    """Of the tables "you see | do": messages of ours, with … for what differs."""
+    rows = "".join(MESSAGES.findall(text)).splitlines()
+    seen = (code for row in rows for code in CODE.findall(row.split("|")[1]))
+    return [code for code in seen if " " in code]
 
 
 def named() -> Iterator[tuple[str, str]]:

@@ -18,7 +18,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from jobs import Result, environment
+from jobs import ROOT, Result, environment
 
 REACHED = 77
 
@@ -29,7 +29,7 @@ class Rehearsal:
             [sys.executable, __file__],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=environment(PYTHONPATH=str(Path(__file__).parent)),
+            env=environment(PYTHONPATH=f"{Path(__file__).parent}{os.pathsep}{ROOT}"),
             cwd=folder,
             text=True,
         )

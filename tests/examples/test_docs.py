@@ -1,4 +1,4 @@
-"""The documentation: its commands work, its examples run, its links lead somewhere.
+"""The documentation: its commands work, its examples run (for links see tests/test_documents.py).
 
 Every command is rehearsed (see rehearse.py), shown by the script itself (`--dry-run`), run in small
 form, or listed in docs/checks.md, which says how to check it by hand. A command that is none of
@@ -14,33 +14,10 @@ from pathlib import Path
 
 import documented
 import pytest
-from documented import DOCUMENTS, Command
+from documented import Command
 from jobs import ROOT, TINY_LSTM, USER_DIR, curve, run
 from rehearse import REACHED, Rehearsal
 from warm import Warm
-
-LINK = re.compile(r"\]\(([^)\s]+)\)")
-PATH = re.compile(
-    r"`((?:benchmarks|docs|examples|fairseq_hybrid|tests)/[\w./-]+\.(?:py|sh|md|json))`"
-)
-COMMAND = re.compile(r"\b(?:bash|python) ((?:benchmarks|examples)/[\w/.-]+)")
-
-
-@pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: page.name)
-def test_links_lead_somewhere(page):
-    text = page.read_text(encoding="utf-8")
-    for link in LINK.findall(text):
-        if "://" not in link:
-            target, _, anchor = link.partition("#")
-            assert (page.parent / target).exists(), f"{page.name}: {link}"
-            assert not anchor or anchor in anchors(page.parent / target)
-    for path in (*PATH.findall(text), *COMMAND.findall(text)):
-        assert (ROOT / path).exists(), f"{page.name} names {path}"
-
-
-def anchors(page: Path) -> set[str]:
-    titles = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
-    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 @pytest.fixture(scope="module")
@@ -265,12 +242,6 @@ def check_two_hosts(command, rehearsal, place):
         rehearse(rehearsal, shlex.split(words[2]))
 
 
-def check_slow_link(command, rehearsal, place):
-    """It has to be root: only its options are looked at, which are another script's."""
-    check_by_hand(command, rehearsal, place)
-    rehearse(rehearsal, ("benchmarks/translation_parallel.py", *command.words[3:]))
-
-
 def check_srun(command, rehearsal, place):
     """test_two_hosts.py acts Slurm; here what it is to start."""
     check_by_hand(command, rehearsal, place)
@@ -299,7 +270,6 @@ SPECIAL = {
     "make": check_make,
     "sacrebleu": check_sacrebleu,
     "srun": check_srun,
-    "benchmarks/slow_link.sh": check_slow_link,
     "benchmarks/tables.py": check_tables,
     "benchmarks/two_hosts.sh": check_two_hosts,
 }
@@ -312,7 +282,11 @@ def test_checks_by_hand_are_of_documented_commands():
 
 PAGE = """
 Take `docker run image`, `OUT=folder make test` or `examples/a/b.sh`; not `--flag 3`,
-`a_name --flag`, `call(this, one)` or `port 3 is in use`.
+`a_name --flag` or `call(this, one)`.
+
+| you see | do |
+|---|---|
+| `port … is in use` | take another |
 
     fairseq-train DATA \\
       --cpu [--seed 3]
@@ -352,7 +326,7 @@ def test_a_command_of_a_new_kind_has_none():
         "python benchmarks/averaging.py --systems single",  # no --wikitext2
         "python benchmarks/planning.py --shape big",
         "bash examples/translation/multi30k.sh --fast",
-        "bash benchmarks/slow_link.sh 1gbit --workload fast",
+        "python benchmarks/translation_parallel.py --workload fast",
         "SPEED=3 make quickstart",
         "make tea",
     ],
