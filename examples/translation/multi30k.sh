@@ -7,7 +7,7 @@
 #   bash examples/translation/multi30k.sh --dry-run            prints the commands only
 #
 # As it stands: BLEU 40.5 with SEED=1, 40.3 with SEED=2, in 29 CPU minutes on one core (AMD EPYC,
-# torch 2.13.0 CPU; see the table in the README). AVERAGE=4 gave 40.5 and 40.4, no difference to
+# torch 2.13.0 CPU; see the table in docs/benchmarks.md). AVERAGE=4 gave 40.5 and 40.4, no difference to
 # speak of. Without --encoder-bidirectional-first it is 0.6 BLEU less. WORKERS=2 trains on two,
 # by --ddp-backend hybrid.
 #
