@@ -11,7 +11,15 @@ from __future__ import annotations
 
 import os
 
-from fairseq_hybrid.compat import checkpoints, collectives, data, launch, messages, versions
+from fairseq_hybrid.compat import (
+    checkpoints,
+    collectives,
+    data,
+    launch,
+    messages,
+    position,
+    versions,
+)
 from fairseq_hybrid.compat.messages import UserError
 
 ENTRIES = {
@@ -24,6 +32,7 @@ ENTRIES = {
     "ddp": collectives.install_ddp,  # torch's DistributedDataParallel on CPU
     "numpy": data.install_numpy,  # language models' data sets on numpy 2
     "batches": data.install_batches,  # the last few sentences of a data set, which fairseq drops
+    "position": position.install,  # within an epoch, for any number of workers
     "loading": checkpoints.install_loading,  # weights_only with fairseq's classes allow-listed
     "saving": checkpoints.install_saving,  # files appear under their name only when complete
 }

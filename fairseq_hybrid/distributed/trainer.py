@@ -1,5 +1,6 @@
 """fairseq's trainer with what several workers on any device need.
 
+* a resume within an epoch goes on after the sentences that were seen (compat/position.py)
 * a save that is cut off between its files is finished by the next start (see compat.checkpoints)
 * the check that all workers see the same gradient norm, which fairseq makes on GPUs only
 * where a backend spreads the parameters (ownership.py): one gradient norm over all of them, weights
@@ -28,7 +29,7 @@ from fairseq.optim import AMPOptimizer, FairseqOptimizer
 from fairseq.optim.adam import FairseqAdam
 from fairseq.trainer import Trainer
 
-from fairseq_hybrid.compat import checkpoints
+from fairseq_hybrid.compat import checkpoints, position
 from fairseq_hybrid.criterions.sampled_softmax import SampledSoftmaxCriterion
 from fairseq_hybrid.distributed.asynchronous import AsyncParallel, Pushing
 from fairseq_hybrid.distributed.averaging import AVERAGE, Apart, AveragingParallel
@@ -47,6 +48,9 @@ SEED_STEP = 1_000_003
 
 class HybridTrainer(Trainer):
     """Bound in place of fairseq's ``Trainer`` when training starts."""
+
+    resumed: dict[str, Any] | None = None
+    """the position in a checkpoint that was loaded, until there is an iterator for it"""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -246,13 +250,25 @@ class HybridTrainer(Trainer):
             checkpoints.finish(self.last_checkpoint)
         if self.data_parallel_world_size > 1:
             torch.distributed.barrier(self.data_parallel_process_group)
-        extra_state = super().load_checkpoint(filename, *args, **kwargs)
+        with position.completing():
+            extra_state = super().load_checkpoint(filename, *args, **kwargs)
+        self.resumed = extra_state and extra_state.get("train_iterator")
         if self.spread is not None:
             self.spread.ownership.forget(self.optimizer)
         if self.apart is not None:
             self.apart.adopt(self.optimizer)
             torch.distributed.barrier(self.data_parallel_process_group)
         return extra_state
+
+    def get_train_iterator(self, epoch: int, *args: Any, **kwargs: Any) -> Any:
+        """With the batches of the job that is resumed, which go by the epoch it began in."""
+        if self.resumed and epoch == self.resumed["epoch"]:
+            epoch = self.resumed.get("made_for_epoch", epoch)
+        self.resumed = None
+        iterator = super().get_train_iterator(epoch, *args, **kwargs)
+        kept = self.task.dataset_to_epoch_iter.get(iterator.dataset) is iterator
+        position.tell(iterator, self.cfg, epoch, kept)
+        return iterator
 
 
 def is_ours(model: torch.nn.Module) -> bool:

@@ -46,6 +46,8 @@ class Streams:
 class StreamIterator(EpochBatchIterator):
     """Batches in the order given, whatever `fairseq-train` or a checkpoint says of shuffling."""
 
+    in_order = True
+
     def ordered_batches(self, epoch, fix_batches_to_gpus, shuffle):
         return super().ordered_batches(epoch, fix_batches_to_gpus, shuffle=False)
 
