@@ -186,11 +186,13 @@ def check(cfg: Any, training: bool) -> None:
         check_restore(cfg.checkpoint)
         from fairseq_hybrid.criterions import sampled_softmax
         from fairseq_hybrid.distributed import backends
-        from fairseq_hybrid.optim import ng_sgd
+        from fairseq_hybrid.optim import ng_sgd, precision, schedules
 
         backends.check(cfg)
+        schedules.check(cfg)
         sampled_softmax.check(cfg)
         ng_sgd.check(cfg)
+        precision.check(cfg)
 
 
 def check_data(task: Any) -> None:

@@ -16,6 +16,7 @@ weights score), `softmax_parameters()` and `use_row_gradients()`.
 Shape suffixes: N target positions, S words of the step, D features.
 """
 
+import math
 import os
 from dataclasses import dataclass, field
 from typing import Any, Optional
@@ -30,7 +31,9 @@ from fairseq.models import ARCH_MODEL_REGISTRY, BaseFairseqModel
 from omegaconf import II
 from torch import Tensor
 
+from fairseq_hybrid.compat import options
 from fairseq_hybrid.compat.messages import UserError
+from fairseq_hybrid.compat.options import Need, Option
 from fairseq_hybrid.criterions.word_sample import DISTRIBUTIONS, WordSampler
 from fairseq_hybrid.optim import rows
 
@@ -67,6 +70,23 @@ class SampledSoftmaxConfig(CrossEntropyCriterionConfig):
     seed: int = II("common.seed")
 
 
+def declare(name: str, good: Any, wrong: str, *needs: Need) -> None:
+    default = getattr(SampledSoftmaxConfig, name)
+    options.declare(Option(name, good, wrong, needs, "criterion", "sampled_softmax", default))
+
+
+def drawn_by(*distributions: str) -> Need:
+    return Need("--sample-distribution", distributions, "criterion", "sample_distribution")
+
+
+NUMBER = "is not a number of words: give 0 or more"
+declare("sample_frequent", lambda n: n >= AUTO, NUMBER)
+declare("sample_random", lambda n: n >= AUTO, NUMBER)
+declare("sample_power", math.isfinite, "is not a power: give such as 0.75", drawn_by("unigram"))
+declare("sample_distribution", *options.known(DISTRIBUTIONS).values())
+declare("sample_correction", *options.known(CORRECTIONS).values())
+
+
 def sizes(cfg: Any, vocabulary: int) -> tuple[int, int]:
     """How many frequent and how many random words."""
     frequent = cfg.sample_frequent if cfg.sample_frequent != AUTO else vocabulary // FREQUENT_SHARE
@@ -76,15 +96,8 @@ def sizes(cfg: Any, vocabulary: int) -> tuple[int, int]:
 
 def check_sample(cfg: Any, dictionary: Dictionary) -> None:
     """Refuse a sample that cannot be drawn from this dictionary."""
+    options.check_of("sampled_softmax", cfg)
     words = len(dictionary) - dictionary.nspecial
-    for name in ("frequent", "random"):
-        value = getattr(cfg, f"sample_{name}")
-        if value < AUTO:
-            raise UserError(f"--sample-{name} {value} is not a number of words: give 0 or more")
-    for name, choices in (("distribution", DISTRIBUTIONS), ("correction", CORRECTIONS)):
-        value = getattr(cfg, f"sample_{name}")
-        if value not in choices:
-            raise UserError(f"--sample-{name} {value} is not known: use {', '.join(choices)}")
     frequent, random = sizes(cfg, len(dictionary))
     if frequent + random > words:
         raise UserError(

@@ -27,7 +27,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from fairseq_hybrid.compat import launch
+from fairseq_hybrid.compat import launch, options
 from fairseq_hybrid.compat.messages import UserError
 from fairseq_hybrid.distributed.backends import add_option, register_backend
 from fairseq_hybrid.distributed.lanes import flatten
@@ -36,6 +36,8 @@ from fairseq_hybrid.optim.rows import sparse_rows
 add_option(
     "async_staleness", int, 4,
     "updates that a worker may be ahead of the slowest one (--ddp-backend async)",
+    good=lambda n: n >= 0, wrong="is not a number of updates: give 0 or more",
+    needs=(options.backend("async"),),
 )  # fmt: skip
 
 PUSH, PULL, FLUSH, STOP = range(4)
@@ -48,9 +50,6 @@ Rows = Sequence["Tensor | None"]
 
 def check(cfg: Any) -> None:
     """Refuse what cannot work, before any worker starts."""
-    staleness = cfg.distributed_training.async_staleness
-    if staleness < 0:
-        raise UserError(f"--async-staleness {staleness} is not a number of updates: give 0 or more")
     for flag in ("fp16", "bf16", "amp"):
         if getattr(cfg.common, flag):
             raise UserError(f"--{flag} does not go with --ddp-backend async: leave it out")

@@ -23,43 +23,34 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from fairseq_hybrid.compat import options
 from fairseq_hybrid.compat.messages import UserError
 from fairseq_hybrid.distributed.backends import Accumulating, add_option, register_backend
 from fairseq_hybrid.distributed.lanes import flatten
 from fairseq_hybrid.distributed.sums import ring_bytes
 
 KEEP, AVERAGE, RESET = STATES = ("keep", "average", "reset")
+AVERAGING = options.backend("model_averaging")
 
 add_option(
     "averaging_interval", int, 10,
     "updates between two averagings of the parameters (--ddp-backend model_averaging)",
+    good=lambda n: n >= 1, wrong="is not a number of updates: give 1 or more", needs=(AVERAGING,),
 )  # fmt: skip
 add_option(
     "averaging_warmup", int, 0,
     "updates at the beginning that average gradients instead (--ddp-backend model_averaging)",
+    good=lambda n: n >= 0, wrong="is not a number of updates: give 0 or more", needs=(AVERAGING,),
 )  # fmt: skip
 add_option(
     "averaging_state", str, KEEP,
     f"what becomes of the optimizer's state at an averaging: {', '.join(STATES)}",
+    **options.known(STATES), needs=(AVERAGING,),
 )  # fmt: skip
 
 
 def check(cfg: Any) -> None:
     """Refuse what cannot work, before any worker starts."""
-    dt = cfg.distributed_training
-    if dt.averaging_interval < 1:
-        raise UserError(
-            f"--averaging-interval {dt.averaging_interval} is not a number of updates: give 1 or "
-            "more"
-        )
-    if dt.averaging_warmup < 0:
-        raise UserError(
-            f"--averaging-warmup {dt.averaging_warmup} is not a number of updates: give 0 or more"
-        )
-    if dt.averaging_state not in STATES:
-        raise UserError(
-            f"--averaging-state {dt.averaging_state} is not known: use {', '.join(STATES)}"
-        )
     for flag in ("fp16", "bf16", "amp"):
         if getattr(cfg.common, flag):
             raise UserError(

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +26,11 @@ from fairseq.dataclass import configs, constants
 from fairseq.dataclass.initialize import hydra_init
 from fairseq.distributed import ModuleProxyWrapper
 from torch import nn
+
+from fairseq_hybrid.compat import options
+from fairseq_hybrid.compat.options import Need, Option
+
+logger = logging.getLogger(__name__)
 
 
 class Accumulating:
@@ -70,8 +76,21 @@ def register_backend(
     return register
 
 
-def add_option(name: str, kind: Any, default: Any, help: str) -> None:
-    """A flag of our backends, beside ``--ddp-backend`` in fairseq's options and configuration."""
+def add_option(
+    name: str,
+    kind: Any,
+    default: Any,
+    help: str,
+    *,
+    good: Callable[[Any], bool] = lambda value: True,
+    wrong: str = "",
+    needs: tuple[Need, ...] = (),
+) -> None:
+    """A flag of our backends, beside ``--ddp-backend`` in fairseq's options and configuration.
+
+    `good`, `wrong` and `needs` are its row in the table of compat/options.py.
+    """
+    options.declare(Option(name, good, wrong, needs, default=default))
     config = configs.DistributedTrainingConfig
     field = dataclasses.field(default=default, metadata={"help": help})
     field.name, field.type, field._field_type = name, kind, dataclasses._FIELD
@@ -124,9 +143,24 @@ choosers: list[Callable[[Any], None]] = []
 
 
 def check(cfg: Any) -> None:
-    """Let a plan choose the backend, and the backend refuse what cannot work."""
+    """All of it, before any worker starts."""
+    options.check(cfg)  # planning can take minutes
+    given = options.given(cfg)
+    resolve(cfg)
+    validate(cfg)
+    for line in options.without_effect(cfg, given):
+        logger.warning(line)
+
+
+def resolve(cfg: Any) -> None:
+    """Let a plan choose the backend and its options."""
     for choose in choosers:
         choose(cfg)
+
+
+def validate(cfg: Any) -> None:
+    """Let the backend refuse what cannot work; changes nothing."""
+    options.check(cfg)
     backend = BACKENDS.get(str(cfg.distributed_training.ddp_backend))
     if backend is not None and backend.check is not None:
         backend.check(cfg)

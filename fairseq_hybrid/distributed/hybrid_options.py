@@ -6,46 +6,78 @@ Which layers lie where, as the options say it, is here too (`layer_ranges`, `sta
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, Optional
 
 from fairseq.models import ARCH_MODEL_REGISTRY
 
+from fairseq_hybrid.compat import options
 from fairseq_hybrid.compat.messages import UserError
-from fairseq_hybrid.distributed import sums
+from fairseq_hybrid.compat.options import Need
 from fairseq_hybrid.distributed.backends import add_option
 
 SCHEDULES = SYNCHRONOUS, DECOUPLED = "synchronous", "decoupled"
+SPLIT = (options.backend("hybrid", "model_parallel"),)
+LATE = (
+    options.backend("hybrid"),
+    Need("--hybrid-schedule", (DECOUPLED,), name="hybrid_schedule"),
+)
+
+
+def good_layers(given: Any) -> bool:
+    return not given or all(n.isdecimal() and int(n) > 0 for n in str(given).split(","))
+
+
+def good_chunk(given: Any) -> bool:
+    return given == "auto" or (str(given).isdecimal() and int(given) > 0)
+
+
+def good_file(path: Any) -> bool:
+    """Whether it can be written."""
+    folder = os.path.dirname(os.path.abspath(path or "file"))
+    return not os.path.isdir(path or "file") and os.path.isdir(folder)
+
 
 add_option(
     "hybrid_stages", int, 0,
     "workers that share one copy of the LSTM layers (default: all); several such groups, if the "
     "world size is a multiple, are data-parallel to each other",
+    good=lambda n: n >= 0, wrong="is not a number of workers: give 1 or more, or 0 for all",
+    needs=SPLIT,
 )  # fmt: skip
 add_option(
     "hybrid_layers", str, "",
     "encoder layers of each stage from the bottom up, as 1,3; the decoder's lie with them "
     "(default: as equal as possible)",
+    good=good_layers, needs=SPLIT,
+    wrong="does not spread the layers: give a number above 0 for each stage, as 1,3",
 )  # fmt: skip
 add_option(
     "hybrid_chunk", str, "auto",
     "time steps per unit of work: small ones fill the stages sooner, large ones compute faster "
     "(default: chosen for each batch from its shape)",
+    good=good_chunk, wrong="is not a number of time steps: give N > 0 or auto", needs=SPLIT,
 )  # fmt: skip
 add_option(
     "hybrid_schedule", str, "synchronous",
     "synchronous: the update of data parallelism; decoupled: the LSTM layers' backward pass runs "
     "together with the next update's forward pass, so their gradients are applied one update late",
+    **options.known(SCHEDULES), needs=(options.backend("hybrid"),),
 )  # fmt: skip
 add_option(
     "decoupled_shrink", float, 1.0,
     "--hybrid-schedule decoupled: multiply late gradients by this",
+    good=lambda s: 0 < s <= 1, wrong="is not a factor: give a number above 0 and at most 1",
+    needs=LATE,
 )  # fmt: skip
 add_option(
     "hybrid_trace", Optional[str], None,
     "write a timeline of a few updates of all workers to this file, for chrome://tracing or "
     "ui.perfetto.dev",
+    good=good_file, wrong="is not a file that can be written: name one in a folder that exists",
+    needs=SPLIT,
 )  # fmt: skip
 
 
@@ -74,7 +106,7 @@ def check(cfg: Any) -> None:
             f"--ddp-backend {backend} cannot split --arch {arch}: use one of {', '.join(able)}, or "
             "--ddp-backend legacy_ddp"
         )
-    if dt.hybrid_stages < 0 or world % stages:
+    if world % stages:
         raise UserError(
             f"--distributed-world-size {world} is not a multiple of --hybrid-stages "
             f"{dt.hybrid_stages}: change one of them"
@@ -85,12 +117,8 @@ def check(cfg: Any) -> None:
             "use more layers, fewer workers, or --hybrid-stages N with N at most the layers"
         )
     _check_layers(dt, cfg.model.encoder_layers)
-    chunk = str(dt.hybrid_chunk)
-    if chunk != "auto" and not (chunk.isdigit() and int(chunk) > 0):
-        raise UserError(f"--hybrid-chunk {chunk} is not a number of time steps: give N > 0 or auto")
-    sums.check(dt)
-    _check_precision(cfg, backend)
     _check_schedule(cfg, backend)
+    _check_precision(cfg, backend)
     if cfg.optimization.use_bmuf or dt.zero_sharding != "none":
         flag = "--use-bmuf" if cfg.optimization.use_bmuf else f"--zero-sharding {dt.zero_sharding}"
         raise UserError(f"{flag} does not go with --ddp-backend {backend}: leave one of them out")
@@ -108,8 +136,8 @@ def check(cfg: Any) -> None:
 
 def _check_layers(dt: Any, layers: int) -> None:
     given, stages = str(dt.hybrid_layers), stages_of(dt)
-    counts = [int(n) if n.isdecimal() else 0 for n in given.split(",")]
-    if given and (len(counts) != stages or sum(counts) != layers or min(counts) < 1):
+    counts = [int(n) for n in given.split(",") if given]
+    if given and (len(counts) != stages or sum(counts) != layers):
         equal = ",".join(str(len(mine)) for mine in layer_ranges(layers, stages))
         raise UserError(
             f"--hybrid-layers {given} does not spread {layers} encoder layers over {stages} "
@@ -120,30 +148,28 @@ def _check_layers(dt: Any, layers: int) -> None:
 
 def _check_precision(cfg: Any, backend: str) -> None:
     common = cfg.common
-    small = "fp16" if common.fp16 else "bf16" if common.bf16 else None
-    efficient = common.memory_efficient_fp16 or common.memory_efficient_bf16
     if common.amp and getattr(cfg.model, "input_feeding", False):
         # autocast does not reach into the decoder's time loop (models/input_feeding.py)
         raise UserError(
             "--amp does not go with --input-feeding: use --fp16 --memory-efficient-fp16, or leave "
             "one of them out"
         )
-    if small and not efficient and not common.fp16_no_flatten_grads:
+    if common.bf16:
         raise UserError(
-            f"--{small} keeps all parameters in one piece, which --ddp-backend {backend} has to "
-            f"split: add --fp16-no-flatten-grads or --memory-efficient-{small}"
+            f"--bf16 is for TPUs in fairseq, on which --ddp-backend {backend} does not run: leave "
+            "it out, or on GPUs use --amp"
+        )
+    if common.fp16 and not (common.memory_efficient_fp16 or common.fp16_no_flatten_grads):
+        raise UserError(
+            f"--fp16 keeps all parameters in one piece, which --ddp-backend {backend} has to "
+            "split: add --fp16-no-flatten-grads or --memory-efficient-fp16"
         )
 
 
 def _check_schedule(cfg: Any, backend: str) -> None:
-    dt, common = cfg.distributed_training, cfg.common
-    kind, shrink = str(dt.hybrid_schedule), dt.decoupled_shrink
-    if kind not in SCHEDULES:
-        raise UserError(f"--hybrid-schedule {kind}: give one of {', '.join(SCHEDULES)}")
+    kind, common = str(cfg.distributed_training.hybrid_schedule), cfg.common
     if kind == SYNCHRONOUS:
         return
-    if not 0 < shrink <= 1:
-        raise UserError(f"--decoupled-shrink {shrink}: give a number above 0 and at most 1")
     precision = next((f for f in ("amp", "fp16", "bf16") if getattr(common, f)), None)
     other = (
         f"--ddp-backend {backend}" if backend != "hybrid"

@@ -34,6 +34,7 @@ import torch.nn.functional as F
 from fairseq.distributed import LegacyDistributedDataParallel
 from torch import Tensor, nn
 
+from fairseq_hybrid.compat import options
 from fairseq_hybrid.compat.messages import UserError
 from fairseq_hybrid.distributed import row_sets, sums
 from fairseq_hybrid.distributed.backends import Accumulating, add_option, register_backend
@@ -47,23 +48,19 @@ add_option(
     "share_hidden_fraction", float, 1.0,
     "share of the rows of hidden layers whose gradients are sent in an update; the others are "
     "kept and sent later (--ddp-backend sampled)",
+    good=lambda p: 0 < p <= 1, wrong="is not a share: give 0 < P <= 1",
+    needs=(options.backend("sampled"),),
 )  # fmt: skip
 
 
 def check(cfg: Any) -> None:
     """Refuse what cannot work, before any worker starts."""
-    dt = cfg.distributed_training
     criterion = getattr(cfg.criterion, "_name", None)
     if criterion != "sampled_softmax":
         raise UserError(
             f"--ddp-backend sampled does not go with --criterion {criterion}, which has no sample "
             "to share: use --criterion sampled_softmax, or --ddp-backend legacy_ddp"
         )
-    if not 0 < dt.share_hidden_fraction <= 1:
-        raise UserError(
-            f"--share-hidden-fraction {dt.share_hidden_fraction} is not a share: give 0 < P <= 1"
-        )
-    sums.check(dt)
 
 
 @register_backend(

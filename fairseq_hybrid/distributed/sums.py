@@ -28,7 +28,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from fairseq_hybrid.compat.messages import UserError
+from fairseq_hybrid.compat import options
 from fairseq_hybrid.distributed.backends import add_option
 
 logger = logging.getLogger(__name__)
@@ -46,12 +46,8 @@ add_option(
     "sums_through", str, AUTO,
     "how gradients are summed: auto is shared memory between up to "
     f"{MOST} CPU workers of one machine, messages elsewhere (--ddp-backend sampled and hybrid)",
+    **options.known(THROUGH), needs=(options.backend("sampled", "hybrid", "model_parallel"),),
 )  # fmt: skip
-
-
-def check(dt: Any) -> None:
-    if dt.sums_through not in THROUGH:
-        raise UserError(f"--sums-through {dt.sums_through} is not known: use {', '.join(THROUGH)}")
 
 
 class Messages:

@@ -31,7 +31,9 @@ from fairseq.optim import FairseqOptimizer, register_optimizer
 from omegaconf import II
 from torch import nn
 
+from fairseq_hybrid.compat import options
 from fairseq_hybrid.compat.messages import UserError
+from fairseq_hybrid.compat.options import Option
 from fairseq_hybrid.optim.mixins import mix_in
 from fairseq_hybrid.optim.natural_gradient import NaturalLinear, TwoSided
 from fairseq_hybrid.optim.rows import sparse_rows
@@ -73,8 +75,7 @@ class NaturalGradientSGDConfig(FairseqDataclass):
     lr: List[float] = II("optimization.lr")  # noqa: UP006, RUF009
 
 
-LIMITS = (
-    # (option, whether a value is good, what would be)
+for name, good, wanted in (
     ("momentum", lambda v: 0 <= v < 1, "0 <= M < 1"),
     ("weight_decay", lambda v: 0 <= v < math.inf, "0 or more"),
     ("ng_rank_in", lambda v: v >= 1, "1 or more"),
@@ -83,18 +84,24 @@ LIMITS = (
     ("ng_history", lambda v: 0 < v < math.inf, "more than 0, such as 2000"),
     ("ng_alpha", lambda v: 0 <= v < math.inf, "0 or more, such as 4"),
     ("ng_max_change", lambda v: 0 <= v < math.inf, "0 (any change) or more, such as 0.75"),
-)
+):
+    options.declare(
+        Option(
+            name,
+            good,
+            f"does not go with --optimizer {NAME}: give {wanted}",
+            section="optimizer",
+            of=NAME,
+            default=getattr(NaturalGradientSGDConfig, name),
+        )
+    )
 
 
 def check(cfg: Any) -> None:
     """Refuse what cannot work."""
     if getattr(cfg.optimizer, "_name", None) != NAME:
         return
-    for option, good, wanted in LIMITS:
-        value = getattr(cfg.optimizer, option)
-        if not good(value):
-            flag = "--" + option.replace("_", "-")
-            raise UserError(f"{flag} {value} does not go with --optimizer {NAME}: give {wanted}")
+    options.check_of(NAME, cfg.optimizer)
     for flag in ("fp16", "bf16", "amp"):
         if getattr(cfg.common, flag):
             raise UserError(f"--{flag} does not go with --optimizer {NAME}: leave it out")

@@ -17,10 +17,13 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.optim.lr_scheduler import FairseqLRScheduler, register_lr_scheduler
 from omegaconf import II
 
+from fairseq_hybrid.compat import options
 from fairseq_hybrid.compat.messages import UserError
+from fairseq_hybrid.compat.options import Option
 
 # (No `from __future__ import annotations` here: fairseq wants the types themselves.)
 
+EXPONENTIAL, NEWBOB = "exponential", "newbob"
 SCALES = {"none": lambda n: 1.0, "sqrt": math.sqrt, "linear": float}
 FINISHED = -1.0
 """a rate that makes fairseq stop: never above --stop-min-lr, which is -1 by default"""
@@ -40,19 +43,55 @@ class ScaledConfig(FairseqDataclass):
 class Scaled(FairseqLRScheduler):
     """A schedule that begins with ``--lr`` times what the number of workers makes of it."""
 
+    name: str
+
     def __init__(self, cfg: Any, optimizer: Any):
         super().__init__(cfg, optimizer)
-        if cfg.lr_scale_workers not in SCALES:
-            raise UserError(
-                f"--lr-scale-workers {cfg.lr_scale_workers} is not known: use {', '.join(SCALES)}"
-            )
-        if len(cfg.lr) > 1:
-            raise UserError(
-                f"--lr {','.join(map(str, cfg.lr))}: this --lr-scheduler takes one rate"
-            )
+        check_schedule(self.name, cfg)
         self.scale = SCALES[cfg.lr_scale_workers](cfg.distributed_world_size)
         self.first = cfg.lr[0] * self.scale
         self.optimizer.set_lr(self.first)
+
+
+def declare() -> None:
+    section = "lr_scheduler"
+    for name in (EXPONENTIAL, NEWBOB):
+        scales = options.known(SCALES)
+        options.declare(Option("lr_scale_workers", **scales, section=section, of=name))
+    share = {"good": lambda v: v >= 0, "wrong": "is not a share of the loss: give 0 or more"}
+    for name in ("newbob_start", "newbob_end"):
+        options.declare(Option(name, **share, section=section, of=NEWBOB))
+
+
+declare()
+
+
+def check(cfg: Any) -> None:
+    """Refuse what cannot work, before any worker starts."""
+    name = getattr(cfg.lr_scheduler, "_name", None)
+    if name in (EXPONENTIAL, NEWBOB):
+        check_schedule(name, cfg.lr_scheduler)
+
+
+def check_schedule(name: str, cfg: Any) -> None:
+    options.check_of(name, cfg)
+    if len(cfg.lr) > 1:
+        raise UserError(f"--lr {','.join(map(str, cfg.lr))}: --lr-scheduler {name} takes one rate")
+    if name != EXPONENTIAL:
+        return
+    if not (last_rate(cfg) > 0 and cfg.lr[0] > 0):
+        raise UserError(
+            f"--lr {cfg.lr[0]} to --final-lr {last_rate(cfg)}: --lr-scheduler {name} needs both "
+            "above 0"
+        )
+    if cfg.max_update <= 0 and cfg.max_epoch <= 0:
+        raise UserError(
+            f"--lr-scheduler {name} must know when training ends: give --max-update or --max-epoch"
+        )
+
+
+def last_rate(cfg: Any) -> float:
+    return cfg.lr[0] / 10 if cfg.final_lr is None else cfg.final_lr
 
 
 @dataclass
@@ -64,22 +103,13 @@ class ExponentialConfig(ScaledConfig):
     max_epoch: int = II("optimization.max_epoch")
 
 
-@register_lr_scheduler("exponential", dataclass=ExponentialConfig)
+@register_lr_scheduler(EXPONENTIAL, dataclass=ExponentialConfig)
 class Exponential(Scaled):
+    name = EXPONENTIAL
+
     def __init__(self, cfg: ExponentialConfig, optimizer: Any):
         super().__init__(cfg, optimizer)
-        last = cfg.lr[0] / 10 if cfg.final_lr is None else cfg.final_lr
-        if not (last > 0 and cfg.lr[0] > 0):
-            raise UserError(
-                f"--lr {cfg.lr[0]} to --final-lr {last}: --lr-scheduler exponential needs both "
-                "above 0"
-            )
-        if cfg.max_update <= 0 and cfg.max_epoch <= 0:
-            raise UserError(
-                "--lr-scheduler exponential must know when training ends: give --max-update or "
-                "--max-epoch"
-            )
-        self.ratio = last / cfg.lr[0]
+        self.ratio = last_rate(cfg) / cfg.lr[0]
         self.epoch = 1
 
     def step_begin_epoch(self, epoch: int) -> None:
@@ -107,8 +137,10 @@ class NewbobConfig(ScaledConfig):
     )
 
 
-@register_lr_scheduler("newbob", dataclass=NewbobConfig)
+@register_lr_scheduler(NEWBOB, dataclass=NewbobConfig)
 class Newbob(Scaled):
+    name = NEWBOB
+
     def __init__(self, cfg: NewbobConfig, optimizer: Any):
         super().__init__(cfg, optimizer)
         self.rate, self.halving, self.finished = self.first, False, False

@@ -111,7 +111,8 @@ def check_outputs(args: Any) -> None:
 
 
 def measure(cfg: Any, args: Any) -> list[Prediction]:
-    workers = args.workers or cfg.distributed_training.distributed_world_size
+    given, usual = args.workers, cfg.distributed_training.distributed_world_size
+    workers = usual if given is None else given
     if workers < 2:
         raise UserError(f"--workers {workers} leaves nothing to plan: give 2 or more")
     return choose.measured(cfg, workers, again=args.remeasure)

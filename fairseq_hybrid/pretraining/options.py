@@ -6,6 +6,7 @@ of data, model, workers, saving and log are used; optimizer, criterion and batch
 The defaults are those of Kaldi's recipes for acoustic models, but for the minibatch.
 """
 
+import math
 import os
 from argparse import ArgumentParser, Namespace
 from dataclasses import asdict, dataclass, field
@@ -15,7 +16,9 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import ARCH_MODEL_REGISTRY
 
+from fairseq_hybrid.compat import options
 from fairseq_hybrid.compat.messages import UserError
+from fairseq_hybrid.compat.options import Option
 from fairseq_hybrid.distributed import averaging
 from fairseq_hybrid.models import feedforward_lm_options
 from fairseq_hybrid.models.feedforward_lm import FeedforwardLanguageModel
@@ -60,6 +63,18 @@ class Settings(FairseqDataclass):
     )
 
 
+ENOUGH = {"good": lambda n: n >= 1, "wrong": "is too small: give 1 or more"}
+POSITIVE = {"good": lambda x: 0 < x < math.inf, "wrong": "is too small: give more than 0"}
+MOMENTUM = {"good": lambda m: 0 <= m < 1, "wrong": "is not a momentum: give 0 <= M < 1"}
+PENALTY = {"good": lambda x: 0 <= x < math.inf, "wrong": "is not a penalty: give 0 or more"}
+LIMITS = (
+    *(Option(name, **ENOUGH) for name in ("rbm_gaussian_epochs", "rbm_epochs", "rbm_minibatch")),
+    *(Option(name, **POSITIVE) for name in ("rbm_gaussian_lr", "rbm_lr", "rbm_weight_scale")),
+    *(Option(name, **MOMENTUM) for name in ("rbm_momentum", "rbm_final_momentum")),
+    Option("rbm_weight_decay", **PENALTY),
+)
+
+
 def add_args(parser: ArgumentParser) -> None:
     gen_parser_from_dataclass(parser.add_argument_group("Pretraining"), Settings())
 
@@ -82,7 +97,9 @@ def check(cfg: Any, settings: Settings) -> None:
             f"--activation {cfg.model.activation} cannot be pretrained, only layers of sigmoid "
             "units are Boltzmann machines: use --activation sigmoid, or train without pretraining"
         )
-    check_numbers(settings)
+    options.check(cfg)
+    for limit in LIMITS:
+        limit.check(settings)
     if cfg.distributed_training.distributed_world_size > 1:
         averaging.check(cfg)
     if settings.embeddings_from and not os.path.isfile(settings.embeddings_from):
@@ -96,25 +113,6 @@ def check(cfg: Any, settings: Settings) -> None:
         raise UserError(
             f"--save-dir {folder} holds a finished pretraining: train from it with "
             f"--finetune-from-model {result}, or give another --save-dir"
-        )
-
-
-def check_numbers(settings: Settings) -> None:
-    for name in ("rbm_gaussian_epochs", "rbm_epochs", "rbm_minibatch"):
-        value = getattr(settings, name)
-        if value < 1:
-            raise UserError(f"{flag(name)} {value} is too small: give 1 or more")
-    for name in ("rbm_gaussian_lr", "rbm_lr", "rbm_weight_scale"):
-        value = getattr(settings, name)
-        if not value > 0:
-            raise UserError(f"{flag(name)} {value} is too small: give more than 0")
-    for name in ("rbm_momentum", "rbm_final_momentum"):
-        value = getattr(settings, name)
-        if not 0 <= value < 1:
-            raise UserError(f"{flag(name)} {value} is not a momentum: give 0 <= M < 1")
-    if settings.rbm_weight_decay < 0:
-        raise UserError(
-            f"--rbm-weight-decay {settings.rbm_weight_decay} is not a penalty: give 0 or more"
         )
 
 

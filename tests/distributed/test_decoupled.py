@@ -462,9 +462,9 @@ def configuration():
 
 
 REFUSED = [
-    ("distributed_training.hybrid_schedule", "late", "give one of synchronous, decoupled"),
-    ("distributed_training.decoupled_shrink", 0.0, "--decoupled-shrink 0.0: give a number above 0"),
-    ("distributed_training.decoupled_shrink", 1.5, "--decoupled-shrink 1.5: give a number above 0"),
+    ("distributed_training.hybrid_schedule", "late", "use synchronous, decoupled"),
+    ("distributed_training.decoupled_shrink", 0.0, "--decoupled-shrink 0.0 is not a factor"),
+    ("distributed_training.decoupled_shrink", 1.5, "--decoupled-shrink 1.5 is not a factor"),
     ("distributed_training.ddp_backend", "model_parallel", "--ddp-backend model_parallel does not"),
     ("criterion._name", "sampled_softmax", "--criterion sampled_softmax does not go with --hybrid"),
     ("common.amp", True, "--amp does not go with --hybrid-schedule decoupled: use --hybrid"),

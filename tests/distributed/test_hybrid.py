@@ -574,7 +574,7 @@ ALSO_REFUSED = [
         "--encoder-layers 1 cannot be spread over 2 stages",
     ),
     (hybrid(2, "--hybrid-stages", "4"), "world-size 2 is not a multiple of --hybrid-stages 4"),
-    (hybrid(2, "--hybrid-stages", "-1"), "world-size 2 is not a multiple of --hybrid-stages -1"),
+    (hybrid(2, "--hybrid-stages", "-1"), "--hybrid-stages -1 is not a number of workers"),
     (hybrid(2, "--hybrid-stages", "x"), "--hybrid-stages: invalid int value: 'x'"),
     (hybrid(2, "--hybrid-layers", "4"), "give 2 numbers above 0 that add up to 4, as 2,2"),
     (hybrid(2, "--hybrid-layers", "4,0"), "--hybrid-layers 4,0 does not spread"),

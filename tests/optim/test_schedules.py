@@ -82,7 +82,7 @@ def test_newbob_resumes():
         (lambda: exponential(max_update=0), "give --max-update or --max-epoch"),
         (lambda: exponential(final_lr=0.0), "--final-lr 0.0: .* needs both above 0"),
         (lambda: newbob(lr_scale_workers="much"), "--lr-scale-workers much is not known"),
-        (lambda: newbob(lr=[0.1, 0.2]), "--lr 0.1,0.2: this --lr-scheduler takes one rate"),
+        (lambda: newbob(lr=[0.1, 0.2]), "--lr 0.1,0.2: --lr-scheduler newbob takes one rate"),
     ],
 )
 def test_bad_input_is_refused(make, message):
