@@ -15,6 +15,7 @@ import re
 import sys
 import types
 import warnings
+from typing import Any
 
 NOISE = (
     # (start of the message, category): what fairseq's calls provoke in hydra and torch
@@ -68,7 +69,20 @@ def fail(line: str, code: int = USAGE_EXIT) -> None:
 class Parser(argparse.ArgumentParser):
     """fairseq has some hundred options: an error shows the one that is wrong, not all of them."""
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        found, more = super().parse_known_args(args, namespace)
+        if getattr(found, "arch", "none asked for") is None:  # fairseq: RuntimeError()
+            self.error(
+                "--arch is not given: name a model, as --arch hybrid_lstm (translation) or "
+                "--arch hybrid_lstm_lm (language models)"
+            )
+        return found, more
+
     def error(self, message: str) -> None:
+        unknown = message.partition("unrecognized arguments: ")[2].split()
+        if unknown:
+            flags = [word.partition("=")[0] for word in unknown if word.startswith("-")]
+            message = "; ".join(map(self._unknown, flags or unknown))
         match = re.match(r"argument (\S+): invalid choice: '?(.*?)'? \(choose from (.*)\)", message)
         if match:
             flag, value, listed = match.groups()
@@ -81,6 +95,39 @@ class Parser(argparse.ArgumentParser):
             )
         self.exit(USAGE_EXIT, f"{self.prog}: error: {message}\n")
 
+    def _unknown(self, word: str) -> str:
+        """What to say of a word that is no option here."""
+        elsewhere = flags_of_choices()
+        if word in elsewhere:
+            named = elsewhere[word]
+            whose = ", ".join(named[:3]) + (f" or {len(named) - 3} more" if named[3:] else "")
+            return f"{word} is an option of {whose}: choose that, or leave it out"
+        every = [*self._option_string_actions, *elsewhere]
+        near = difflib.get_close_matches(word, every, n=3, cutoff=0.75)
+        near = near or sorted(flag for flag in every if flag.startswith(word))[:3]
+        hint = f"did you mean {' or '.join(near)}?" if near else f"{self.prog} --help lists all"
+        return f"{word} is not known: {hint}"
+
+
+def flags_of_choices() -> dict[str, list[str]]:
+    """Flag → the choices that bring it along: models, tasks, criteria, optimizers, schedules."""
+    from fairseq import models, registry, tasks
+    from fairseq.dataclass.utils import gen_parser_from_dataclass
+
+    kinds = {"arch": models.MODEL_REGISTRY, "task": tasks.TASK_REGISTRY}
+    kinds.update({name: each["registry"] for name, each in registry.REGISTRIES.items()})
+    found: dict[str, list[str]] = {}
+    for option, choices in kinds.items():
+        for name, kind in choices.items():
+            parser = argparse.ArgumentParser(add_help=False, conflict_handler="resolve")
+            if hasattr(kind, "add_args"):
+                kind.add_args(parser)
+            elif hasattr(kind, "__dataclass"):
+                gen_parser_from_dataclass(parser, kind.__dataclass())
+            for flag in parser._option_string_actions:
+                found.setdefault(flag, []).append(f"--{option.replace('_', '-')} {name}")
+    return found
+
 
 def install_errors() -> None:
     """One line also where no ``call_main`` is in the way: fairseq-generate, a model's options."""
@@ -91,7 +138,7 @@ def install_errors() -> None:
         if line is None:
             previous(kind, error, trace)
         else:
-            print(f"{program()}: error: {line}", file=sys.stderr, flush=True)
+            fail(line)
 
     sys.excepthook = hook
 
