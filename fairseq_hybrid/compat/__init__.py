@@ -18,6 +18,7 @@ from fairseq_hybrid.compat import (
     launch,
     messages,
     position,
+    mismatch,
     versions,
 )
 from fairseq_hybrid.compat.messages import UserError
@@ -34,6 +35,7 @@ ENTRIES = {
     "batches": data.install_batches,  # the last few sentences of a data set, which fairseq drops
     "position": position.install,  # within an epoch, for any number of workers
     "loading": checkpoints.install_loading,  # weights_only with fairseq's classes allow-listed
+    "mismatch": mismatch.install,  # a checkpoint of another model: say what differs
     "saving": checkpoints.install_saving,  # files appear under their name only when complete
 }
 

@@ -44,6 +44,8 @@ def program() -> str:
 
 def user_line(error: BaseException) -> str | None:
     """One line for an error that is the user's to mend; None for any other error."""
+    if type(error) is Exception and isinstance(error.__context__, UserError):
+        error = error.__context__  # fairseq's "cannot load" around what is wrong with the file
     text = " ".join(str(error).split())
     if isinstance(error, UserError):
         return text
