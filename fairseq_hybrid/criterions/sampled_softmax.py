@@ -36,6 +36,7 @@ from fairseq_hybrid.compat.messages import UserError
 from fairseq_hybrid.compat.options import Need, Option
 from fairseq_hybrid.criterions.word_sample import DISTRIBUTIONS, WordSampler
 from fairseq_hybrid.optim import rows
+from fairseq_hybrid.seeds import mix
 
 CORRECTIONS = ("logq", "none")
 AUTO = -1
@@ -214,7 +215,7 @@ class SampledSoftmaxCriterion(CrossEntropyCriterion):
     def _next_seed(self, update: int) -> int:
         """Of the draw: the same on every worker, and after a resume."""
         self.drawn = (update, self.drawn[1] + 1 if self.drawn[0] == update else 0)
-        return hash((self.seed, *self.drawn)) % 2**63
+        return mix(self.seed, *self.drawn)
 
     @staticmethod
     def reduce_metrics(logging_outputs) -> None:

@@ -31,6 +31,7 @@ from fairseq_hybrid.pretraining import options
 from fairseq_hybrid.pretraining.machine import Machine
 from fairseq_hybrid.pretraining.rbm import RestrictedBoltzmannMachine
 from fairseq_hybrid.pretraining.windows import Minibatches, Windows
+from fairseq_hybrid.seeds import mix
 
 logger = logging.getLogger(__name__)
 
@@ -184,7 +185,7 @@ class Pretraining:
         return mean.float(), deviation.float()
 
     def seed(self, *what: int) -> int:
-        return hash((self.cfg.common.seed, self.layer, *what)) % 2**63
+        return mix(self.cfg.common.seed, self.layer, *what)
 
     # --- saving -----------------------------------------------------------------------------------
 
