@@ -18,18 +18,23 @@ import torch
 import torch.distributed as dist
 from fairseq.logging import metrics
 
+from fairseq_hybrid.compat import launch
 from fairseq_hybrid.distributed.stopwatch import SEND, WAIT
 
 logger = logging.getLogger(__name__)
 
 TRACED = range(5, 8)
-"""updates that go into a timeline"""
+"""updates that go into a timeline; of a training that ends sooner, the last one there was"""
 
 
 class Report:
     def __init__(self, parallel: Any, trace: str | None):
         self.parallel, self.trace = parallel, trace
         self.first: int | None = None
+        self.traced: list[int] = []
+        """numbers of the updates whose spans are kept"""
+        if trace:
+            launch.farewells.append(self._write_trace)
 
     @contextlib.contextmanager
     def update(self, number: int):
@@ -38,7 +43,9 @@ class Report:
         if self.first is None:
             self.first = number
         since = number - self.first
-        watch.tracing = bool(self.trace) and since in TRACED
+        watch.tracing = bool(self.trace) and since <= TRACED[-1]
+        if since <= TRACED[0]:
+            watch.spans, self.traced = [], []
         watch.lap()
         sent = parallel.bytes_sent
         begin = time.perf_counter()
@@ -53,6 +60,7 @@ class Report:
         self._log(torch.tensor(mine))
         if watch.tracing:
             watch.spans.append(("update", f"update {number + 1}", begin, begin + took))
+            self.traced.append(number + 1)
         if self.trace and since == TRACED[-1]:
             self._write_trace()
 
@@ -69,8 +77,10 @@ class Report:
             metrics.log_scalar("ideal", 100 * self.parallel.ideal, priority=2201, round=1)
 
     def _write_trace(self) -> None:
-        """Chrome's format: a process per worker, microseconds."""
+        """Chrome's format: a process per worker, microseconds. Once, on all workers."""
         watch = self.parallel.watch
+        if not self.traced:
+            return
         offset = time.time() - time.perf_counter()  # the host's clock is the same for all of it
         rank = dist.get_rank()
         events = [
@@ -94,4 +104,5 @@ class Report:
         if rank == 0:
             with open(self.trace, "w") as f:
                 json.dump({"traceEvents": [e for events in everyones for e in events]}, f)
-            logger.info(f"timeline of updates {TRACED[0] + 1} to {TRACED[-1] + 1}: {self.trace}")
+            logger.info(f"timeline of updates {self.traced[0]} to {self.traced[-1]}: {self.trace}")
+        self.traced = []
