@@ -67,12 +67,17 @@ fi
 for split in train valid test; do
   [ -n "$DRY" ] || [ -e "$WIKITEXT2/wiki.$split.tokens" ] || {
     echo "WIKITEXT2=$WIKITEXT2 has no wiki.$split.tokens: give a folder with wiki.{train,valid,test}.tokens" >&2
-    exit 1
+    exit 2
   }
 done
+run python "$PIECES" check 0 "$WIKITEXT2" tokens wiki.train,wiki.valid,wiki.test
 echo "  $WIKITEXT2"
 
 say "2/4  fairseq-preprocess"
+if [ -z "$DRY" ]; then
+  CHECKSUM_OF_TEXT=$(cat "$WIKITEXT2"/wiki.{train,valid,test}.tokens | cksum)
+  same_settings "$OUT" "another OUT" CHECKSUM_OF_TEXT
+fi
 if [ ! -e "$PREPARED/done" ]; then
   run rm -rf "$PREPARED"
   run mkdir -p "$PREPARED"
@@ -85,6 +90,7 @@ fi
 
 say "3/4  fairseq-train: $EPOCHS epochs, or until validation has not improved for 4"
 started=$(date +%s)
+[ -n "$DRY" ] || same_settings "$SAVE" "another SAVE" PREPARED MODEL CRITERION OPTIMIZER LENGTH SEED
 if [ ! -e "$SAVE/trained" ]; then
   # shellcheck disable=SC2086  (MODEL, CRITERION, OPTIMIZER and EXTRA are lists of options)
   logged "$SAVE/train.log" ' \| (train|valid) \||Loaded checkpoint|early stop' \

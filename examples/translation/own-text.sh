@@ -31,6 +31,15 @@ done
 source "$ROOT/examples/translation/preparing.sh"
 arguments FOLDER "$@"
 LOCAL=TEXT
+WORKERS=${WORKERS:-1} TOKENS=${TOKENS:-800}
+for name in WORKERS TOKENS; do
+  [[ ${!name} =~ ^[1-9][0-9]*$ ]] || stop "$name=${!name} is not a whole number above 0: give one such as 2"
+done
+# what a batch of one worker holds, an end of sentence included; fairseq takes up to 1024
+LONGEST=$((TOKENS / WORKERS - 1))
+[ "$LONGEST" -le 1022 ] || LONGEST=1022
+[ "$LONGEST" -ge 20 ] || stop "TOKENS=$TOKENS for WORKERS=$WORKERS leaves no room for a sentence: give more"
+CLEAN=${CLEAN:-"$LONGEST 1000"}
 
 get_text
 binarise

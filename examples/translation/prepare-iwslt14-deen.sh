@@ -27,7 +27,7 @@ SETS=(TED.dev2010 TEDX.dev2012 TED.tst2010 TED.tst2011 TED.tst2012)
 
 download() {
   local lang talks=$OUT/unpacked/de-en ted=$ROOT/examples/translation/ted.py
-  fetch http://dl.fbaipublicfiles.com/fairseq/data/iwslt14/de-en.tgz
+  fetch https://dl.fbaipublicfiles.com/fairseq/data/iwslt14/de-en.tgz
   unpack de-en.tgz de-en
   for lang in de en; do
     into "$TEXT/train.$lang" python "$ted" train "$talks/train.tags.de-en.$lang"

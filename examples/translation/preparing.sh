@@ -15,10 +15,11 @@ TEST=${TEST:-test}
 SENTENCES=${SENTENCES:-4000} # of the embedded corpus, with --small
 HELD_OUT=${HELD_OUT:-200}    # and as many for validation and test
 CLEAN=${CLEAN:-}             # "LONGEST RATIO": training pairs beyond these are left out
+LONGEST=${LONGEST:-1022}     # pieces of a validation or test sentence; fairseq-train takes no longer ones
 CHECKSUMS=${CHECKSUMS:-yes}  # no: take a download as it is
 JOBS=${JOBS:-1}              # of fairseq-preprocess
 
-stop() { echo "${0##*/}: $*" >&2; exit "${STATUS:-1}"; }
+stop() { echo "${0##*/}: $*" >&2; exit 2; }
 
 # arguments VARIABLE WORDS...: --small and --dry-run; sets OUT, PREPARED and, if VARIABLE names a
 # folder, TEXT
@@ -29,13 +30,13 @@ arguments() {
     case $word in
       --dry-run) DRY=1 ;;
       --small) SMALL=1 ;;
-      *) STATUS=2 stop "unknown argument $word: use --small or --dry-run; settings are variables" ;;
+      *) stop "unknown argument $word: use --small or --dry-run; settings are variables" ;;
     esac
   done
   SUBWORDS=${SUBWORDS:-${SMALL:+2000}}
   SUBWORDS=${SUBWORDS:-$USUAL_SUBWORDS}
   [[ $SUBWORDS =~ ^[1-9][0-9]*$ ]] ||
-    STATUS=2 stop "SUBWORDS=$SUBWORDS is not a number of pieces: give one such as 6000"
+    stop "SUBWORDS=$SUBWORDS is not a number of pieces: give one such as 6000"
   OUT=${OUT:-$ROOT/$NAME${SMALL:+-small}-run}
   PREPARED=$OUT/data-$SUBWORDS
   DOWNLOADS=${DOWNLOADS:-$OUT/downloads}
@@ -50,6 +51,8 @@ fetch() {
   local file=$DOWNLOADS/${1##*/}
   run mkdir -p "$DOWNLOADS"
   if [ ! -e "$file" ]; then
+    [[ $1 = https:* || $1 = file:* || -n ${2:-} ]] ||
+      stop "$1 is not https and has no checksum: get it by means that you trust, as $file"
     run curl -fSL --silent --retry 3 -C - -o "$file.part" "$1" ||
       stop "$1 could not be fetched: try again, remove $file.part first, or get it by other means as $file"
     run mv "$file.part" "$file"
@@ -115,7 +118,7 @@ get_text() {
     [ -n "$DRY" ] || [ -e "$TEXT/$file" ] ||
       stop "${LOCAL:+$LOCAL=}$TEXT has no $file: give a folder with train, valid and $TEST .$SOURCE and .$TARGET"
   done
-  same_length train valid "$TEST"
+  run python "$PIECES" check "$LONGEST" "$TEXT" "$SOURCE,$TARGET" "train,valid,$TEST"
   echo "  $TEXT"
 }
 
@@ -128,28 +131,22 @@ embedded_text() {
   run touch "$TEXT/done"
 }
 
-# same_length SPLIT...: a file that was cut off would pair each sentence with another's translation
-same_length() {
-  local split there here
-  [ -z "$DRY" ] || return 0
-  for split in "$@"; do
-    here=$(wc -l < "$TEXT/$split.$SOURCE") there=$(wc -l < "$TEXT/$split.$TARGET")
-    [ "$here" -gt 0 ] || stop "$TEXT/$split.$SOURCE is empty"
-    [ "$here" -eq "$there" ] ||
-      stop "$TEXT/$split.$SOURCE has $here lines and $split.$TARGET $there: they must be translations line by line"
-  done
-}
-
 # binarise: one vocabulary of sentence pieces for both languages, then fairseq's files
 binarise() {
   local split lang train=$PREPARED/encoded/train
   say "2/$STEPS  sentencepiece ($SUBWORDS pieces for both languages) and fairseq-preprocess"
+  if [ -z "$DRY" ]; then
+    CHECKSUM_OF_TEXT=$(cat "$TEXT"/{train,valid,"$TEST"}.{"$SOURCE","$TARGET"} | cksum)
+    mkdir -p "$PREPARED"
+    same_settings "$PREPARED" "another OUT" SOURCE TARGET TEST CLEAN CHECKSUM_OF_TEXT
+  fi
   [ ! -e "$PREPARED/done" ] || return 0
   run mkdir -p "$PREPARED/encoded"
   run python "$PIECES" train "$PREPARED/pieces" "$SUBWORDS" "$TEXT/train.$SOURCE" "$TEXT/train.$TARGET"
   for split in train valid "$TEST"; do
     for lang in "$SOURCE" "$TARGET"; do
-      run python "$PIECES" encode "$PREPARED/pieces" "$TEXT/$split.$lang" "$PREPARED/encoded/$split.$lang"
+      run python "$PIECES" encode "$PREPARED/pieces" "$TEXT/$split.$lang" "$PREPARED/encoded/$split.$lang" \
+        $([ "$split" = train ] || echo "$LONGEST")
     done
   done
   if [ -n "$CLEAN" ]; then

@@ -28,5 +28,24 @@ logged() {
   fi
 }
 
+# same_settings FOLDER WAY_OUT VARIABLE...: what is in a folder was made with these values; others are
+# refused, as what is there would be taken for theirs
+same_settings() {
+  local folder=$1 way_out=$2 name line before lines=()
+  shift 2
+  for name in "$@"; do
+    line=$name=$(tr -s "[:space:]" " " <<< "${!name-}")
+    line=${line% }
+    lines+=("$line")
+    [ -e "$folder/settings" ] || continue
+    before=$(grep "^$name=" "$folder/settings" || true)
+    [ "$line" = "$before" ] || {
+      echo "${0##*/}: $folder was made with $before, not ${line#*=}: give $way_out, or remove the folder" >&2
+      exit 2
+    }
+  done
+  [ -e "$folder/settings" ] || printf '%s\n' "${lines[@]}" > "$folder/settings"
+}
+
 # hypotheses GENERATE_OUTPUT: fairseq-generate's translations in the order of the test set
 hypotheses() { grep '^H-' "$1" | LC_ALL=C sort -t- -k2n | cut -f3; }

@@ -17,11 +17,24 @@ TRAINING=${TRAINING:-"--optimizer adam --lr 0.002 --clip-norm 1.0 --lr-scheduler
   --criterion label_smoothed_cross_entropy --label-smoothing 0.1"}
 EXTRA=${EXTRA:-}
 
+# A try (EXTRA="--max-update 200") is not to be taken for the whole.
+as_trained() {
+  local before
+  before=$(cat "$SAVE/trained")
+  [ -n "$DRY" ] || [ "$before" = "$EXTRA" ] || {
+    echo "${0##*/}: $SAVE was trained with EXTRA=\"$before\", not \"$EXTRA\": remove $SAVE/trained to go on, or give another SAVE" >&2
+    exit 2
+  }
+}
+
 train_model() {
   local started
   say "3/5  fairseq-train"
-  [ -n "$DRY" ] || mkdir -p "$SAVE"
-  [ ! -e "$SAVE/trained" ] || return 0
+  if [ -z "$DRY" ]; then
+    mkdir -p "$SAVE"
+    same_settings "$SAVE" "another SAVE" PREPARED MODEL TRAINING TOKENS SEED
+  fi
+  [ ! -e "$SAVE/trained" ] || { as_trained; return 0; }
   started=$(date +%s)
   # shellcheck disable=SC2086  (MODEL, TRAINING and EXTRA are lists of options)
   logged "$SAVE/train.log" ' \| (train|valid) \||Loaded checkpoint|early stop' \
@@ -30,7 +43,7 @@ train_model() {
     --max-tokens "$((TOKENS / WORKERS))" --seed "$SEED" \
     --save-dir "$SAVE" --no-epoch-checkpoints --keep-best-checkpoints "$AVERAGE" \
     --log-format simple --log-interval 100 $EXTRA
-  run touch "$SAVE/trained"
+  [ -n "$DRY" ] || printf '%s\n' "$EXTRA" > "$SAVE/trained"
   [ -n "$DRY" ] || echo "  training took $(($(date +%s) - started)) s this time"
 }
 

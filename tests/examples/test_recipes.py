@@ -25,7 +25,17 @@ SETTINGS = ("MULTI30K", "WMT14", "WMT17", "IWSLT14", "WIKITEXT2", "OUT", "EXTRA"
 @pytest.fixture(autouse=True)
 def _no_settings(monkeypatch):
     """A variable that the user of the tests has set would change what they do."""
-    for name in (*SETTINGS, "SUBWORDS", "WORKERS", "DEVICES", "TOKENS", "SYSTEMS", "RUNS"):
+    for name in (
+        *SETTINGS,
+        "LONGEST",
+        "CLEAN",
+        "SUBWORDS",
+        "WORKERS",
+        "DEVICES",
+        "TOKENS",
+        "SYSTEMS",
+        "RUNS",
+    ):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -183,6 +193,84 @@ def test_text_that_is_not_utf8_is_one_line(tmp_path):
     assert f"{tmp_path}/train.de, line 4, is not UTF-8: convert the file" in line
 
 
+def folder_of(tmp_path, **files: bytes) -> dict[str, str]:
+    """Settings for own-text.sh: a folder of good text but for these files (`valid_de` ...)."""
+    for split in ("train", "valid", "test"):
+        for side in ("de", "en"):
+            (tmp_path / f"{split}.{side}").write_bytes(files.get(f"{split}_{side}", b"a b c\n" * 4))
+    return {"TEXT": str(tmp_path), "SOURCE": "de", "TARGET": "en", "OUT": str(tmp_path / "out")}
+
+
+GOOD = "für dich\n" * 4
+BAD_TEXT = [
+    ({"train_de": GOOD.encode("utf-16")}, "train.de is UTF-16: convert it, as by iconv -f UTF-16"),
+    ({"valid_en": GOOD.encode("utf-16-be")}, "valid.en, line 1, has a NUL byte, so it is UTF-16"),
+    ({"test_de": GOOD.encode("utf-32")}, "test.de is UTF-32: convert it"),
+    ({"train_en": GOOD.encode("utf-8-sig")}, "train.en begins with a byte order mark: remove it"),
+    ({"train_de": GOOD.encode("latin-1")}, "train.de, line 1, is not UTF-8: convert the file"),
+    ({"train_de": b"a\nb\0\nc\nd\n"}, "train.de, line 2, has a NUL byte"),
+    ({"valid_de": b"", "valid_en": b""}, "valid.de is empty: it should have a sentence per line"),
+    ({"test_en": b"a b c\n" * 3}, "test.de has 4 lines and test.en 3"),
+    (
+        {"valid_de": b"a\n" * 3 + b"a " * 5000},
+        "valid.de, line 4, has 5,000 words, more than the 799",
+    ),
+]
+
+
+@pytest.mark.parametrize(("files", "said"), BAD_TEXT, ids=[said for _, said in BAD_TEXT])
+def test_bad_text_is_one_line_before_any_work(tmp_path, files, said):
+    settings = folder_of(tmp_path, **files)
+    result = bash(TRANSLATION / "own-text.sh", **settings)
+    assert said in one_line(result)
+    assert result.code == 2
+    assert not (tmp_path / "out").exists()
+
+
+def test_long_lines_of_the_training_text_are_allowed(tmp_path):
+    """They are left out, and it is said how many (clean)."""
+    settings = folder_of(tmp_path, train_de=b"a\n" * 3 + b"a " * 5000)
+    command = ("check", "799", settings["TEXT"], "de,en", "train,valid,test")
+    run("python", TRANSLATION / "pieces.py", *command).ok()
+
+
+def settings_code(folder: Path, **values: str):
+    code = "set -euo pipefail; source tools.sh; same_settings " + f"{folder} 'another OUT' A B"
+    return subprocess.run(
+        ["bash", "-c", code, "recipe.sh"],
+        cwd=TRANSLATION, env=environment(**values), capture_output=True, text=True,
+    )  # fmt: skip
+
+
+def test_other_settings_in_a_used_folder_are_noticed(tmp_path):
+    assert settings_code(tmp_path, A="1 2", B="").returncode == 0
+    assert settings_code(tmp_path, A="1   2", B="").returncode == 0, "only spaces differ"
+    changed = settings_code(tmp_path, A="1 3", B="")
+    assert changed.returncode == 2
+    line = f"recipe.sh: {tmp_path} was made with A=1 2, not 1 3: give another OUT, or remove the"
+    assert changed.stderr.startswith(line)
+
+
+def test_a_download_without_https_and_checksum_is_refused(tmp_path):
+    result = fetch(tmp_path, "http://localhost:1/file")
+    assert result.returncode == 2
+    assert "http://localhost:1/file is not https and has no checksum" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"TOKENS": "many"}, "TOKENS=many is not a whole number above 0"),
+        ({"WORKERS": "0"}, "WORKERS=0 is not a whole number above 0"),
+        ({"TOKENS": "20", "WORKERS": "2"}, "leaves no room for a sentence: give more"),
+    ],
+)
+def test_own_text_refuses(tmp_path, settings, said):
+    result = bash(TRANSLATION / "own-text.sh", **folder_of(tmp_path), **settings)
+    assert said in one_line(result)
+    assert result.code == 2
+
+
 # Downloads, from archives made here and put where curl would put them
 
 
@@ -200,7 +288,7 @@ def test_a_checksum_that_is_known_is_checked(tmp_path):
     right = "md5:b1946ac92492d2347c6235b4d2611184"
     assert fetch(tmp_path, "http://localhost:1/file", right).returncode == 0
     wrong = fetch(tmp_path, "http://localhost:1/file", "md5:" + "0" * 32)
-    assert wrong.returncode == 1
+    assert wrong.returncode == 2
     assert "has md5 b1946ac92492d2347c6235b4d2611184, not 000" in wrong.stderr
     accepted = fetch(tmp_path, "http://localhost:1/file", "md5:" + "0" * 32, CHECKSUMS="no")
     assert accepted.returncode == 0
@@ -213,13 +301,13 @@ def test_one_that_nobody_knows_is_noted_at_first(tmp_path):
     assert fetch(tmp_path, "http://localhost:1/file").returncode == 0
     (tmp_path / "file").write_text("other\n")
     changed = fetch(tmp_path, "http://localhost:1/file")
-    assert changed.returncode == 1
+    assert changed.returncode == 2
     assert "remove it to fetch it again" in changed.stderr
 
 
 def test_an_address_that_does_not_answer_is_said(tmp_path):
     result = fetch(tmp_path, "file:///nowhere/file.tgz")
-    assert result.returncode == 1
+    assert result.returncode == 2
     assert "file:///nowhere/file.tgz could not be fetched: try again" in result.stderr
 
 
