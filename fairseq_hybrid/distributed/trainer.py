@@ -1,7 +1,7 @@
 """fairseq's trainer with what several workers on any device need.
 
 * a resume within an epoch goes on after the sentences that were seen (compat/position.py)
-* a save that is cut off between its files is finished by the next start (see compat.checkpoints)
+* a save whose first file is the one that the next start reads (see compat/saving.py)
 * the check that all workers see the same gradient norm, which fairseq makes on GPUs only
 * where a backend spreads the parameters (ownership.py): one gradient norm over all of them, weights
   brought up to date before validation and saving, optimizer state gathered for a checkpoint
@@ -234,20 +234,18 @@ class HybridTrainer(Trainer):
         return os.path.join(cfg.save_dir, f"checkpoint_last{self.checkpoint_suffix}.pt")
 
     def save_checkpoint(self, filename: str, extra_state: dict[str, Any]) -> str | None:
-        saved = super().save_checkpoint(filename, extra_state)
         cfg = self.cfg.checkpoint
         resumable = "train_iterator" in extra_state  # not so in the dump after a crash
-        if (
-            saved
-            and resumable
-            and not (cfg.no_last_checkpoints or cfg.write_checkpoints_asynchronously)
-        ):
-            checkpoints.announce(saved, self.last_checkpoint)
-        return saved
+        if not resumable or cfg.no_last_checkpoints or cfg.write_checkpoints_asynchronously:
+            return super().save_checkpoint(filename, extra_state)
+        with checkpoints.last_first(self.last_checkpoint):
+            return super().save_checkpoint(filename, extra_state)
 
     def load_checkpoint(self, filename: str, *args: Any, **kwargs: Any) -> dict[str, Any] | None:
         if self.should_save_checkpoint_on_current_rank and checkpoints.saving_is_ours():
-            checkpoints.finish(self.last_checkpoint)
+            left = checkpoints.sweep(self.last_checkpoint)
+            if left:
+                logger.warning(left)
         if self.data_parallel_world_size > 1:
             torch.distributed.barrier(self.data_parallel_process_group)
         with position.completing():

@@ -175,54 +175,6 @@ def test_language_model_trains_resumes_and_evaluates(server, text, tmp_path):
     assert "Perplexity:" in evaluated.all
 
 
-def test_a_copy_that_breaks_off_leaves_the_old_file(tmp_path, monkeypatch):
-    (tmp_path / "new").write_bytes(b"n" * 1000)
-    (tmp_path / "last.pt").write_bytes(b"old")
-
-    def broken(source, target, size):
-        target.write(b"half")
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(checkpoints.shutil, "copyfileobj", broken)
-    with pytest.raises(OSError, match="No space"):
-        checkpoints.copy(str(tmp_path / "new"), str(tmp_path / "last.pt"))
-    assert (tmp_path / "last.pt").read_bytes() == b"old"
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["last.pt", "new"]
-
-
-def test_a_save_that_breaks_off_leaves_the_old_file(tmp_path):
-    path = tmp_path / "x.pt"
-    checkpoints.save({"a": 1}, str(path))
-    with pytest.raises((pickle.PicklingError, AttributeError, TypeError)):
-        checkpoints.save({"a": lambda: 1}, str(path))
-    assert checkpoints.load(str(path)) == {"a": 1}
-    assert [p.name for p in tmp_path.iterdir()] == ["x.pt"]
-
-
-def test_a_save_cut_off_before_the_copy_is_finished_by_the_next_start(tmp_path):
-    last = tmp_path / "checkpoint_last.pt"
-    checkpoints.save({"update": 10}, str(last))
-    checkpoints.save({"update": 20}, str(tmp_path / "checkpoint_1_20.pt"))
-    checkpoints.announce(str(tmp_path / "checkpoint_1_20.pt"), str(last))
-    (tmp_path / "checkpoint_1_30.pt.abc.tmp").write_bytes(b"half a file")
-    checkpoints.finish(str(last))
-    assert checkpoints.load(str(last)) == {"update": 20}
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint_1_20.pt", last.name]
-
-
-def test_a_finished_copy_leaves_nothing_pending(tmp_path):
-    names = ["checkpoint_1_20.pt", "checkpoint_last.pt"]
-    saved, last = (str(tmp_path / name) for name in names)
-    checkpoints.save({"update": 20}, saved)
-    checkpoints.announce(saved, last)
-    checkpoints.copy(saved, last)
-    assert sorted(p.name for p in tmp_path.iterdir()) == [
-        "checkpoint_1_20.pt",
-        "checkpoint_last.pt",
-    ]
-    assert not os.path.samefile(saved, last)
-
-
 def test_fairseq_copies_in_place_without_the_entry(bare_server, data, tmp_path):
     """What the entry mends: the file keeps its inode, so a kill in between spoils it."""
     flags = ("--save-interval-updates", 1, "--no-epoch-checkpoints")
