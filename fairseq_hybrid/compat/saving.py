@@ -50,6 +50,9 @@ class Recorder:
             self.error = self.error or error
             raise
 
+    def flush(self) -> None:
+        """Left to `complete_or_nothing`."""
+
 
 @contextlib.contextmanager
 def complete_or_nothing(path: str) -> Iterator[Recorder]:
