@@ -27,16 +27,8 @@ from fairseq.distributed import utils as distributed_utils
 from omegaconf import OmegaConf
 
 from fairseq_hybrid.compat.messages import UserError, program
-from fairseq_hybrid.compat.unpickler import (
-    MAX_PICKLE,
-    STORAGES,
-    Damaged,
-    Name,
-    Refused,
-    Storage,
-    Unpickler,
-    require,
-)
+from fairseq_hybrid.compat.unpickler import MAX_PICKLE, Unpickler
+from fairseq_hybrid.compat.values import STORAGES, Damaged, Name, Refused, Storage, require
 
 CHUNK = 1 << 24
 MAX_DIRECTORY = 1 << 26  # bytes of a zip's table of contents: a million entries

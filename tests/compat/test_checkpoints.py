@@ -7,11 +7,12 @@ import io
 import os
 import pickle
 import shutil
+import zipfile
 
 import numpy as np
 import pytest
 import torch
-from jobs import USER_DIR
+from jobs import USER_DIR, run, train, train_command
 
 import fairseq_hybrid  # noqa: F401
 from fairseq_hybrid.compat import UserError, checkpoints
@@ -201,3 +202,51 @@ def test_pack_and_unpack_keep_a_configuration():
     state = checkpoints.unpack(checkpoints.load(stream))
     assert state == {"cfg": cfg, "n": 1}
     assert OmegaConf.is_config(state["cfg"])
+
+
+def damage(path):
+    """Change one byte in the middle of the largest tensor: what torch does not notice."""
+    entries = zipfile.ZipFile(path).infolist()
+    largest = max(entries, key=lambda entry: entry.file_size)
+    with open(path, "r+b") as f:
+        f.seek(largest.header_offset + 30 + len(largest.filename) + 128 + largest.file_size // 2)
+        byte = f.read(1)
+        f.seek(-1, os.SEEK_CUR)
+        f.write(bytes([byte[0] ^ 0x10]))
+    torch.load(path, weights_only=False)
+    return largest.filename
+
+
+def test_a_damaged_checkpoint_is_named_and_the_newest_good_one_offered(data, copy):
+    last, best = copy / "checkpoint_last.pt", copy / "checkpoint_best.pt"
+    os.utime(best, (1, 1))
+    newest = copy / "checkpoint1.pt"
+    assert newest.exists()
+    shutil.copy(newest, copy / "checkpoint_1_2.pt")
+    damage(copy / "checkpoint_1_2.pt")
+    where = damage(last)
+    result = train(data, copy, "--max-update", 4, "--distributed-world-size", 2)
+    line = result.error()
+    assert f"checkpoint {last} cannot be read" in line
+    assert f"the check sum of '{where}' is wrong" in line
+    assert f"the same command with --restore-file {newest} uses it" in line
+    resumed = train(data, copy, "--max-update", 4, "--restore-file", newest).ok()
+    assert f"Loaded checkpoint {newest}" in resumed.out
+
+
+def test_a_full_disk_is_one_line_and_what_was_saved_is_resumed(data, tmp_path):
+    """Room for a checkpoint and a half, by a limit of the size of files."""
+    first = train(data, tmp_path, "--max-update", 2, "--no-epoch-checkpoints").ok()
+    last = tmp_path / "checkpoint_last.pt"
+    content = last.read_bytes()
+    words = train_command(data, tmp_path, "--max-update", 4, "--no-epoch-checkpoints")
+    limited = ["bash", "-c", f'ulimit -f {len(content) // 2048}; trap "" XFSZ; exec "$@"', "-"]
+    result = run(*limited, *words)
+    assert "Traceback" not in result.all
+    line = result.error()
+    assert result.err.rstrip().endswith(line), "it is the last one"
+    assert f"checkpoint {last} could not be written: File too large" in line
+    assert last.read_bytes() == content
+    assert [path.name for path in tmp_path.glob("*.tmp")] == []
+    assert first.code == 0
+    assert "@ 2 updates" in train(data, tmp_path, "--max-update", 4).ok().out
