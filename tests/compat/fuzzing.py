@@ -259,12 +259,17 @@ def fuzz(load: Callable, seeds: list[bytes], cases: int, refusals: tuple[type, .
         reading, writing = os.pipe()
         pid = os.fork()
         if pid == 0:
-            child(load, mutator, range(begin, cases), refusals, writing)
+            try:
+                child(load, mutator, range(begin, cases), refusals, writing)
+            finally:
+                os._exit(2)
         os.close(writing)
         with open(reading, encoding="ascii") as f:
             lines = f.read().splitlines()
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         if code:  # the last line is of the case that ended it
+            assert lines
+            assert lines[-1].endswith(" "), f"the fuzzer itself failed after {lines[-1]}"
             lines[-1] += "hung" if code == -signal.SIGALRM else f"crashed: signal {-code}"
         for line in lines:
             case, _, said = line.partition(" ")
