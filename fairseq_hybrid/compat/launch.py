@@ -10,24 +10,38 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import logging
 import math
 import multiprocessing
 import os
 import signal
-import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from datetime import timedelta
 from multiprocessing import connection
 from typing import Any, NamedTuple
 
 import torch
 from fairseq.distributed import utils as distributed_utils
 
+from fairseq_hybrid.compat import lock
 from fairseq_hybrid.compat.messages import UserError, fail, user_line
 from fairseq_hybrid.compat.plan import LOOPBACK, Plan, address, check, on_cpu, plan, port_taken
+from fairseq_hybrid.compat.rendezvous import loopback_sockets, loopback_store, meeting
+from fairseq_hybrid.compat.stopping import (
+    SIGNALS,
+    Notes,
+    Stopped,
+    Watcher,
+    end_children,
+    noted_signals,
+    say,
+    stop_after_last_update,
+    stop_line,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -35,8 +49,15 @@ TRAINING = ("fairseq_cli.train", "fairseq_cli.hydra_train", "__main__")
 GRACE = 3.0  # seconds a worker has to leave after SIGTERM before it gets SIGKILL
 SETTLE = 1.0  # seconds to wait for the worker that died first, when its peers fail because of it
 
+LEFT = tuple(code for s in SIGNALS for code in (-s, 128 + s))
+"""exit codes of a worker that was asked to stop"""
+
 farewells: list[Callable[[], Any]] = []
 """what a backend has to do at the end of training, while the other workers can still be reached"""
+
+
+def is_training(main: Callable) -> bool:
+    return main.__module__ in TRAINING and "Trainer" in main.__globals__
 
 
 def bind_trainer(main: Callable) -> None:
@@ -49,7 +70,7 @@ def bind_trainer(main: Callable) -> None:
 
 def call_main(cfg: Any, main: Callable, **kwargs: Any) -> None:
     """In place of fairseq's: plan, check, then run ``main`` here or in workers."""
-    training = main.__module__ in TRAINING and "Trainer" in main.__globals__
+    training = is_training(main)
     try:
         here = plan(cfg, training)
         check(cfg, training)
@@ -57,6 +78,10 @@ def call_main(cfg: Any, main: Callable, **kwargs: Any) -> None:
             launch(here, cfg, main, kwargs)
         else:
             run(here, cfg, main, kwargs)
+    except Stopped as stopped:
+        if here.workers or cfg.distributed_training.distributed_rank == 0:
+            say(stop_line(stopped.signum, cfg.checkpoint if training else None))
+        raise
     except SystemExit:
         raise
     except BaseException as error:
@@ -66,21 +91,49 @@ def call_main(cfg: Any, main: Callable, **kwargs: Any) -> None:
         fail(line)
 
 
-def run(here: Plan, cfg: Any, main: Callable, kwargs: dict[str, Any]) -> None:
-    """Be a worker in this process."""
+def run(here: Plan, cfg: Any, main: Callable, kwargs: dict[str, Any], report: Any = None) -> None:
+    """Be a worker in this process; ``report``: the way to the parent, if that is ours too."""
     bind_trainer(main)
-    if not here.distributed:
-        if cfg.common.tpu:
-            return fairseq_call_main(cfg, main, **kwargs)
-        return main(cfg, **kwargs)
+    if cfg.common.tpu:
+        return fairseq_call_main(cfg, main, **kwargs)
+    training, dt = is_training(main), cfg.distributed_training
+    first = not here.distributed or dt.distributed_rank == 0
+    with contextlib.ExitStack() as stack:
+        if training and report is None and first:
+            stack.enter_context(lock.held(cfg.checkpoint))
+        speaker = report is None and first
+        leave = functools.partial(leave_now, cfg.checkpoint if training else None, speaker)
+        watcher = Watcher(stack.enter_context(noted_signals()), leave)
+        watcher.start()
+        stack.callback(watcher.finish)
+        if training and dt.save_on_exit:
+            stop_after_last_update(main, watcher)
+        if here.distributed:
+            run_distributed(cfg, main, kwargs, watcher)
+        else:
+            if training and dt.save_on_exit:
+                watcher.save_first()
+            main(cfg, **kwargs)
+    if watcher.stopped:
+        raise Stopped(watcher.asked)
+
+
+def run_distributed(cfg: Any, main: Callable, kwargs: dict[str, Any], watcher: Watcher) -> None:
+    """Be one of several workers: meet the others, run ``main``, part."""
     dt = cfg.distributed_training
     if on_cpu(cfg):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-        host, _ = address(dt.distributed_init_method)
-        if (host or "") in ("localhost", LOOPBACK) or local_torchrun(dt):
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback_interface())
+
+    def begin(cfg: Any, **kwargs: Any) -> None:
+        if is_training(main) and dt.save_on_exit and here.store is not None:
+            world = torch.distributed.get_world_size()
+            watcher.save_first(here.store.clone(), torch.distributed.get_rank(), world)
+        main(cfg, **kwargs)
+
+    timeout = timedelta(seconds=dt.worker_timeout) if dt.worker_timeout > 0 else None
     try:
-        distributed_utils.distributed_main(dt.device_id, main, cfg, kwargs)
+        with meeting(dt, timeout) as here:
+            distributed_utils.distributed_main(dt.device_id, begin, cfg, kwargs)
     except RuntimeError as error:
         if "address already in use" in str(error).lower():
             raise UserError(port_taken(address(dt.distributed_init_method)[1])) from None
@@ -91,37 +144,14 @@ def run(here: Plan, cfg: Any, main: Callable, kwargs: dict[str, Any]) -> None:
         torch.distributed.destroy_process_group()
 
 
-def local_torchrun(dt: Any) -> bool:
-    """All workers of this torchrun job are on this machine."""
-    return dt.distributed_init_method == "env://" and os.environ.get(
-        "LOCAL_WORLD_SIZE"
-    ) == os.environ.get("WORLD_SIZE")
-
-
-def loopback_interface() -> str:
-    names = [name for _, name in socket.if_nameindex()]
-    return next((n for n in ("lo", "lo0") if n in names), names[0])
-
-
-def loopback_store(port: int) -> torch.distributed.TCPStore:
-    """The workers' meeting place, reachable from this machine only; port <= 0: a free one."""
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+def leave_now(checkpoint: Any, speaker: bool, signum: int) -> None:
+    """End this process from any thread: the main one may be waiting for another worker."""
     try:
-        listener.bind((LOOPBACK, max(port, 0)))
-        listener.listen(1024)
-    except OSError:
-        listener.close()
-        raise UserError(port_taken(port)) from None
-    except OverflowError:
-        raise UserError(f"--distributed-port {port} is not a port: give 1 to 65535") from None
-    return torch.distributed.TCPStore(
-        LOOPBACK,
-        listener.getsockname()[1],
-        is_master=True,
-        wait_for_workers=False,
-        master_listen_fd=listener.detach(),
-    )
+        end_children()
+        if speaker:
+            say(stop_line(signum, checkpoint))
+    finally:
+        os._exit(128 + signum)
 
 
 @contextlib.contextmanager
@@ -149,42 +179,62 @@ def worker_environment(here: Plan, cfg: Any, store: Any) -> dict[str, str]:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         threads = max(1, (cores or 1) // here.workers)
         values["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", str(threads))
-        if here.hosts_store:
-            values["GLOO_SOCKET_IFNAME"] = os.environ.get(
-                "GLOO_SOCKET_IFNAME", loopback_interface()
-            )
+    if here.hosts_store:
+        values.update(loopback_sockets())
     return values
 
 
 def launch(here: Plan, cfg: Any, main: Callable, kwargs: dict[str, Any]) -> None:
     """Start this machine's workers and stay until they are done or one has failed."""
-    dt = cfg.distributed_training
-    store = loopback_store(dt.distributed_port) if here.hosts_store else None
-    if store is not None:
-        dt.distributed_init_method = "env://"
-    dt.distributed_rank = None
-    kwargs = {**kwargs, "start_rank": here.first_rank}
-    loader_start = multiprocessing.get_start_method()
-    context = multiprocessing.get_context("spawn")
-    workers, reports = [], []
-    try:
-        with environment(**worker_environment(here, cfg, store)):
-            for index in range(here.workers):
-                receiver, sender = context.Pipe(duplex=False)
-                worker = context.Process(
-                    target=work,
-                    args=(index, main, cfg, dict(kwargs), sender, os.getpid(), loader_start),
-                )
-                worker.start()
-                sender.close()
-                workers.append(worker)
-                reports.append(receiver)
-        failed = watch(workers)
+    dt, training = cfg.distributed_training, is_training(main)
+    saves = training and dt.save_on_exit
+    with contextlib.ExitStack() as stack:
+        if training and here.first_rank == 0:
+            stack.enter_context(lock.held(cfg.checkpoint))
+        notes = stack.enter_context(noted_signals())
+        store = loopback_store(dt.distributed_port) if here.hosts_store else None
+        if store is not None:
+            dt.distributed_init_method = "env://"
+        dt.distributed_rank = None
+        workers: list = []
+        stack.callback(stop, workers, politely=not saves)
+        with environment(**worker_environment(here, cfg, store)), interrupts_later():
+            reports = start(workers, here, cfg, main, {**kwargs, "start_rank": here.first_rank})
+        failed = watch(workers, notes, saves)
         lines = [read(report) for report in reports]
-    finally:
-        stop(workers)
     if failed:
         explain(failed, workers, lines, here.first_rank)
+    signum = next((line.stopped for line in lines if line and line.stopped), None)
+    if signum is not None:
+        raise Stopped(signum)
+
+
+@contextlib.contextmanager
+def interrupts_later() -> Iterator[None]:
+    """Ctrl-C reaches the parent only, which tells the workers: they inherit that it is blocked."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def start(workers: list, here: Plan, cfg: Any, main: Callable, kwargs: dict[str, Any]) -> list:
+    """Add the workers to the list as they start; returns where their last words will come."""
+    loader_start = multiprocessing.get_start_method()
+    context = multiprocessing.get_context("spawn")
+    reports = []
+    for index in range(here.workers):
+        receiver, sender = context.Pipe(duplex=False)
+        worker = context.Process(
+            target=work,
+            args=(index, main, cfg, dict(kwargs), sender, os.getpid(), loader_start),
+        )
+        worker.start()
+        sender.close()
+        workers.append(worker)
+        reports.append(receiver)
+    return reports
 
 
 class Ending(NamedTuple):
@@ -194,6 +244,7 @@ class Ending(NamedTuple):
     traceback: str
     error: str
     when: float
+    stopped: int | None = None  # the signal on which it has saved and stopped
 
 
 def read(report: connection.Connection) -> Ending | None:
@@ -219,7 +270,11 @@ def work(
     multiprocessing.set_start_method(loader_start, force=True)
     cfg.distributed_training.device_id = index
     try:
-        run(Plan(workers=0, distributed=True), cfg, main, kwargs)
+        run(Plan(workers=0, distributed=True), cfg, main, kwargs, report)
+    except Stopped as stopped:
+        report.send(Ending(None, "", "", time.time(), stopped.signum))
+        end_children()  # in the middle of an epoch data loaders take seconds to end by themselves
+        os._exit(0)
     except SystemExit:
         raise
     except BaseException as error:
@@ -240,28 +295,45 @@ def die_with(parent: int) -> None:
         os._exit(1)
 
 
-def watch(workers: list) -> list[int]:
-    """Wait until all workers are done (return nothing) or some have failed (return which)."""
+def watch(workers: list, notes: Notes, saves: bool) -> list[int]:
+    """Wait until all workers are done (return nothing) or some have failed (return which).
+
+    A request to stop ends it with ``Stopped``; with ``saves`` it is passed on, the second ends it.
+    """
+    asked: list[int] = []
     while True:
         running = [w for w in workers if w.exitcode is None]
-        failed = [i for i, w in enumerate(workers) if w.exitcode not in (None, 0)]
-        if failed or not running:
+        if has_failed(workers) or not running:
             break
-        connection.wait([w.sentinel for w in running])
-    if failed:
-        time.sleep(SETTLE)
-        failed = [i for i, w in enumerate(workers) if w.exitcode not in (None, 0)]
-    return failed
+        connection.wait([*(w.sentinel for w in running), notes.reader])
+        for signum in notes.read():
+            asked.append(signum)
+            if len(asked) > 1 or not saves:
+                raise Stopped(asked[0])
+            for worker in running:
+                os.kill(worker.pid, signal.SIGTERM)
+    if not has_failed(workers):
+        return []
+    time.sleep(SETTLE)
+    asked += notes.read()
+    if asked and all(w.exitcode in (None, 0, *LEFT) for w in workers):
+        raise Stopped(asked[0])  # they got the signal too, or had not begun
+    return has_failed(workers)
 
 
-def stop(workers: list) -> None:
+def has_failed(workers: list) -> list[int]:
+    return [i for i, w in enumerate(workers) if w.exitcode not in (None, 0)]
+
+
+def stop(workers: list, politely: bool = True) -> None:
     """End every worker and what it started: politely, then not."""
-    for sign, patience in ((signal.SIGTERM, GRACE), (signal.SIGKILL, GRACE)):
+    signs = (signal.SIGTERM, signal.SIGKILL) if politely else (signal.SIGKILL,)
+    for sign in signs:
         for worker in workers:
             if worker.exitcode is None or sign == signal.SIGKILL:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(worker.pid, sign)
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + GRACE
         for worker in workers:
             worker.join(max(0.0, deadline - time.monotonic()))
 
@@ -270,12 +342,14 @@ def explain(failed: list[int], workers: list, lines: list, first_rank: int) -> N
     """Name the worker that failed first: a killed one before those that missed it."""
 
     def severity(index: int) -> tuple[bool, bool, float]:
-        killed, ending = workers[index].exitcode < 0, lines[index]
+        code, ending = workers[index].exitcode, lines[index]
+        killed = code < 0 or code in LEFT
         users = ending is not None and ending.user_line is not None
         return (not killed, not users, ending.when if ending else math.inf)
 
     index = min(failed, key=severity)
     code, report = workers[index].exitcode, lines[index]
+    code = 128 - code if code > 128 and code in LEFT else code
     who = f"worker {first_rank + index} (pid {workers[index].pid})"
     if code < 0:
         name = signal.Signals(-code).name if -code in list(signal.Signals) else "unknown"

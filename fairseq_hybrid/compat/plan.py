@@ -19,6 +19,7 @@ from fairseq_hybrid.compat import checkpoints
 from fairseq_hybrid.compat.messages import UserError
 
 LOOPBACK = "127.0.0.1"
+LOCAL_HOSTS = ("localhost", LOOPBACK, "::1", "[::1]")
 TORCHRUN = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK")
 
 
@@ -76,16 +77,20 @@ def plan_gpus(dt: Any) -> Plan:
             f"--distributed-world-size {dt.distributed_world_size} is more than the {devices} GPUs "
             "of this machine: lower it, or add --cpu"
         )
+    wanted = dt.distributed_port
     if dt.distributed_init_method is None:
-        distributed_utils.infer_init_method(dt)
+        distributed_utils.infer_init_method(dt)  # picks a port at random if none is wanted
     if dt.distributed_init_method is None:
         return Plan(workers=0)
     if dt.distributed_no_spawn:
         return Plan(workers=0, distributed=True)
+    workers = min(devices, dt.distributed_world_size)
+    host, port = address(dt.distributed_init_method)
+    hosts_store = workers == dt.distributed_world_size and host in LOCAL_HOSTS
+    if hosts_store:
+        dt.distributed_port = wanted if alone else port
     return Plan(
-        workers=min(devices, dt.distributed_world_size),
-        first_rank=dt.distributed_rank,
-        distributed=True,
+        workers=workers, first_rank=dt.distributed_rank, distributed=True, hosts_store=hosts_store
     )
 
 
@@ -156,7 +161,7 @@ def plan_cpus(dt: Any) -> Plan:
     left = world - dt.distributed_rank
     workers = min(dt.distributed_num_procs, left) if dt.distributed_num_procs > 1 else left
     host, port = address(dt.distributed_init_method)
-    hosts_store = workers == world and host in (None, "localhost", LOOPBACK)
+    hosts_store = workers == world and host in (None, *LOCAL_HOSTS)
     if hosts_store and port is not None:
         dt.distributed_port = port
     return Plan(

@@ -4,6 +4,12 @@ from fairseq_hybrid.distributed import backends
 
 backends.install()
 
-from fairseq_hybrid.distributed import asynchronous, averaging, hybrid, sampled  # noqa: E402
+from fairseq_hybrid.distributed import (  # noqa: E402
+    asynchronous,
+    averaging,
+    hybrid,
+    launch_options,
+    sampled,
+)
 
-__all__ = ["asynchronous", "averaging", "backends", "hybrid", "sampled"]
+__all__ = ["asynchronous", "averaging", "backends", "hybrid", "launch_options", "sampled"]
