@@ -28,6 +28,7 @@ import torch
 from fairseq.distributed import utils as distributed_utils
 
 from fairseq_hybrid.compat import lock
+from fairseq_hybrid.compat.heartbeat import Ring, is_stopped
 from fairseq_hybrid.compat.messages import UserError, fail, user_line
 from fairseq_hybrid.compat.plan import LOOPBACK, Plan, address, check, on_cpu, plan, port_taken
 from fairseq_hybrid.compat.rendezvous import loopback_sockets, loopback_store, meeting
@@ -47,6 +48,10 @@ logger = logging.getLogger(__name__)
 
 TRAINING = ("fairseq_cli.train", "fairseq_cli.hydra_train", "__main__")
 GRACE = 3.0  # seconds a worker has to leave after SIGTERM before it gets SIGKILL
+BACKSTOP = (
+    10.0  # seconds by which collectives wait longer than the heartbeat, which knows who it is
+)
+NOTICE = 5.0  # seconds between two looks at whether a worker is stopped
 SETTLE = 1.0  # seconds to wait for the worker that died first, when its peers fail because of it
 
 LEFT = tuple(code for s in SIGNALS for code in (-s, 128 + s))
@@ -109,7 +114,7 @@ def run(here: Plan, cfg: Any, main: Callable, kwargs: dict[str, Any], report: An
         if training and dt.save_on_exit:
             stop_after_last_update(main, watcher)
         if here.distributed:
-            run_distributed(cfg, main, kwargs, watcher)
+            run_distributed(cfg, main, kwargs, watcher, report)
         else:
             if training and dt.save_on_exit:
                 watcher.save_first()
@@ -118,19 +123,26 @@ def run(here: Plan, cfg: Any, main: Callable, kwargs: dict[str, Any], report: An
         raise Stopped(watcher.asked)
 
 
-def run_distributed(cfg: Any, main: Callable, kwargs: dict[str, Any], watcher: Watcher) -> None:
+def run_distributed(
+    cfg: Any, main: Callable, kwargs: dict[str, Any], watcher: Watcher, report: Any
+) -> None:
     """Be one of several workers: meet the others, run ``main``, part."""
     dt = cfg.distributed_training
     if on_cpu(cfg):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
     def begin(cfg: Any, **kwargs: Any) -> None:
+        place = torch.distributed.get_rank(), torch.distributed.get_world_size()
         if is_training(main) and dt.save_on_exit and here.store is not None:
-            world = torch.distributed.get_world_size()
-            watcher.save_first(here.store.clone(), torch.distributed.get_rank(), world)
+            watcher.save_first(here.store.clone(), *place)
+        if dt.worker_timeout > 0 and here.store is not None and place[1] > 1:
+            lost = functools.partial(leave_lost, report)
+            ring = Ring(here.store.clone(), *place, dt.worker_timeout, lost, here.hosted)
+            ring.start()
+            farewells.append(ring.done.set)
         main(cfg, **kwargs)
 
-    timeout = timedelta(seconds=dt.worker_timeout) if dt.worker_timeout > 0 else None
+    timeout = timedelta(seconds=dt.worker_timeout + BACKSTOP) if dt.worker_timeout > 0 else None
     try:
         with meeting(dt, timeout) as here:
             distributed_utils.distributed_main(dt.device_id, begin, cfg, kwargs)
@@ -152,6 +164,18 @@ def leave_now(checkpoint: Any, speaker: bool, signum: int) -> None:
             say(stop_line(signum, checkpoint))
     finally:
         os._exit(128 + signum)
+
+
+def leave_lost(report: Any, line: str) -> None:
+    """End this process from any thread because another worker is silent."""
+    try:
+        end_children()
+        if report is None:
+            say(f"error: {line}")
+        else:
+            report.send(Ending(line, "", "", time.time()))
+    finally:
+        os._exit(1)
 
 
 @contextlib.contextmanager
@@ -301,11 +325,13 @@ def watch(workers: list, notes: Notes, saves: bool) -> list[int]:
     A request to stop ends it with ``Stopped``; with ``saves`` it is passed on, the second ends it.
     """
     asked: list[int] = []
+    mentioned: set[int] = set()
     while True:
         running = [w for w in workers if w.exitcode is None]
         if has_failed(workers) or not running:
             break
-        connection.wait([*(w.sentinel for w in running), notes.reader])
+        if not connection.wait([*(w.sentinel for w in running), notes.reader], NOTICE):
+            mention_stopped(running, mentioned)
         for signum in notes.read():
             asked.append(signum)
             if len(asked) > 1 or not saves:
@@ -319,6 +345,16 @@ def watch(workers: list, notes: Notes, saves: bool) -> list[int]:
     if asked and all(w.exitcode in (None, 0, *LEFT) for w in workers):
         raise Stopped(asked[0])  # they got the signal too, or had not begun
     return has_failed(workers)
+
+
+def mention_stopped(workers: list, mentioned: set[int]) -> None:
+    """Say once of a worker that somebody has stopped it: from outside the job just seems slow."""
+    for worker in workers:
+        if not is_stopped(worker.pid):
+            mentioned.discard(worker.pid)
+        elif worker.pid not in mentioned:
+            mentioned.add(worker.pid)
+            say(f"worker with pid {worker.pid} is stopped (SIGSTOP): the others wait for it")
 
 
 def has_failed(workers: list) -> list[int]:

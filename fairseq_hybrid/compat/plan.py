@@ -188,6 +188,7 @@ def check(cfg: Any, training: bool) -> None:
     """What is wrong with the input and can be seen without starting anything."""
     check_data(cfg.task)
     if training:
+        check_timeouts(cfg.distributed_training)
         check_restore(cfg.checkpoint)
         from fairseq_hybrid.criterions import sampled_softmax
         from fairseq_hybrid.distributed import backends
@@ -198,6 +199,19 @@ def check(cfg: Any, training: bool) -> None:
         sampled_softmax.check(cfg)
         ng_sgd.check(cfg)
         precision.check(cfg)
+
+
+def check_timeouts(dt: Any) -> None:
+    if dt.worker_timeout < 0 or 0 < dt.worker_timeout < 5:
+        raise UserError(
+            f"--worker-timeout {dt.worker_timeout} is not a time-out: give 5 or more seconds, or 0 "
+            "for torch's own"
+        )
+    if dt.heartbeat_timeout > 0:
+        raise UserError(
+            f"--heartbeat-timeout {dt.heartbeat_timeout} can't end a worker that waits for another "
+            f"one: use --worker-timeout {max(5, dt.heartbeat_timeout)}"
+        )
 
 
 def check_data(task: Any) -> None:

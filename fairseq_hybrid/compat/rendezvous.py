@@ -74,13 +74,18 @@ def meet(init_method: str, rank: int) -> dist.Store:
     agent = False
     if host == "env":
         host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        agent = agent_hosts()
     local = host in LOCAL_HOSTS
     if rank == 0 and not agent:
         store = loopback_store(port) if local else everywhere(host, port)
     else:
         store = dist.TCPStore(LOOPBACK if local else host, port, timeout=PATIENCE)
     return dist.PrefixStore(f"start {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+
+
+def agent_hosts() -> bool:
+    """Whether torchrun's agent, or our parent, keeps the store."""
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
 def everywhere(host: str, port: int) -> dist.TCPStore:
@@ -93,6 +98,7 @@ class Meeting:
 
     def __init__(self) -> None:
         self.store: dist.Store | None = None
+        self.hosted = not agent_hosts()  # by worker 0, not by who started the workers
 
     def __getattr__(self, name: str) -> Any:
         return getattr(dist, name)
