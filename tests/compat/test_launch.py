@@ -179,9 +179,60 @@ def test_a_killed_parent_takes_its_workers_with_it(long_job):
     wait_for(lambda: not alive(everybody), timeout=15)
 
 
-def test_interrupt_ends_everything(long_job):
+def test_interrupt_ends_everything_and_says_what_is_saved(long_job, data, tmp_path):
+    second = train(data, tmp_path, "--max-update", "1").error()
+    assert f"--save-dir {tmp_path} is in use by another training (process {long_job.pid}" in second
     everybody = [long_job.pid, *children(long_job.pid)]
     os.kill(long_job.pid, signal.SIGINT)
     result = finish(long_job, timeout=30)
-    assert result.code != 0
+    assert result.code == 130
     wait_for(lambda: not alive(everybody), timeout=15)
+    assert "stopped by SIGINT: the checkpoint of update" in result.err
+    assert "the same command goes on from it" in result.err
+    assert "Traceback" not in result.all
+
+
+def test_workers_that_are_started_one_by_one_listen_on_loopback_only(data, tmp_path):
+    flags = ("--distributed-no-spawn", f"--distributed-init-method=tcp://localhost:{free_port()}")
+    command = train_command(data, tmp_path, *TWO, *flags, "--ddp-backend", "legacy_ddp")
+    jobs = [start(*command, "--max-update", 10**6, "--distributed-rank", r) for r in (1, 0)]
+    try:
+        wait_for(lambda: list(tmp_path.glob("checkpoint_last.pt")))
+        addresses = listening([job.pid for job in jobs])
+        assert len(addresses) >= 3, "the store and both workers should be listening"
+        assert set(addresses) == {"0100007F"}, addresses
+        os.kill(jobs[0].pid, signal.SIGTERM)
+        assert finish(jobs[0], 30).code == 143
+    finally:
+        for job in jobs:
+            if job.poll() is None:
+                os.killpg(job.pid, signal.SIGKILL)
+                job.communicate()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("backend", ["legacy_ddp", "async"])
+def test_torchrun_restarts_what_was_killed_and_training_resumes(data, tmp_path, backend):
+    command = train_command(data, tmp_path, "--ddp-backend", backend, "--max-update", 60)
+    job = start(
+        *("torchrun", "--standalone", "--nproc-per-node=2", "--max-restarts=2", "--no-python"),
+        *(*command, "--save-interval-updates", 20, "--no-epoch-checkpoints", "--num-workers", 0),
+    )
+    try:
+        wait_for(lambda: list(tmp_path.glob("checkpoint_last.pt")))
+        victim = [p for p in children(job.pid) if "fairseq-train" in command_line(p)][1]
+        os.kill(victim, signal.SIGKILL)
+        result = finish(job, 240).ok()
+    finally:
+        if job.poll() is None:
+            os.killpg(job.pid, signal.SIGKILL)
+            job.communicate()
+    assert re.search(r"Loaded checkpoint .* @ \d+ updates", result.out)
+    assert max(curve(result)) == 60
+
+
+def command_line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
