@@ -15,12 +15,29 @@ run() {
   if [ -n "$DRY" ]; then printf '%q ' "$@"; echo; else "$@"; fi
 }
 
+# ended_with_us PID: wait for a background process; ending this script ends that too
+# (bash runs no trap before a foreground command is done, and Ctrl-C does not reach the background)
+ended_with_us() {
+  local pid=$1 status=0 stop=
+  trap 'stop=143; kill -TERM "$pid" 2>/dev/null || true' TERM
+  trap 'stop=130; kill -TERM "$pid" 2>/dev/null || true' INT
+  trap 'stop=129; kill -TERM "$pid" 2>/dev/null || true' HUP
+  while kill -0 "$pid" 2>/dev/null; do
+    status=0
+    wait "$pid" || status=$?
+  done
+  trap - TERM INT HUP
+  [ -z "$stop" ] || exit "$stop"
+  return "$status"
+}
+
 # logged LOG PATTERN COMMAND...: all output to the log, on the screen only lines with the pattern
 logged() {
   local log=$1 show=$2 status=0
   shift 2
   if [ -n "$DRY" ]; then run "$@"; return; fi
-  "$@" 2>&1 | tee -a "$log" | { grep --line-buffered -E "$show" || true; } || status=$?
+  "$@" > >(tee -a "$log" | { grep --line-buffered -E "$show" || true; }) 2>&1 &
+  ended_with_us $! || status=$?
   if [ "$status" -ne 0 ]; then
     echo "failed; the end of $log:" >&2
     tail -n 5 "$log" >&2

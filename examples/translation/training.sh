@@ -41,7 +41,7 @@ train_model() {
     fairseq-train "$PREPARED/bin" --user-dir "$PLUGIN" --cpu $MODEL $TRAINING \
     --distributed-world-size "$WORKERS" --ddp-backend "$BACKEND" --num-workers 0 \
     --max-tokens "$((TOKENS / WORKERS))" --seed "$SEED" \
-    --save-dir "$SAVE" --no-epoch-checkpoints --keep-best-checkpoints "$AVERAGE" \
+    --save-dir "$SAVE" --save-on-exit --no-epoch-checkpoints --keep-best-checkpoints "$AVERAGE" \
     --log-format simple --log-interval 100 $EXTRA
   [ -n "$DRY" ] || printf '%s\n' "$EXTRA" > "$SAVE/trained"
   [ -n "$DRY" ] || echo "  training took $(($(date +%s) - started)) s this time"
