@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import random
 import re
-import signal
 import subprocess
 import time
 
+import chain
 import pytest
-from jobs import alive, children, curve, environment, train, train_command, wait_for
+from jobs import curve, environment, train, train_command, wait_for
 
 import fairseq_hybrid  # noqa: F401
 from fairseq_hybrid.compat import checkpoints
@@ -27,16 +26,6 @@ JOB = (
     *("--save-interval-updates", "4", "--keep-interval-updates", "2", "--no-epoch-checkpoints"),
     *("--disable-validation", "--num-workers", "0", "--batch-size", "4", "--clip-norm", "0.5"),
 )
-
-
-def kill_all(pid: int) -> None:
-    """The parent and everything below it, as a machine that goes down would."""
-    everybody = [pid, *children(pid)]
-    for victim in everybody:
-        os.kill(victim, signal.SIGSTOP)
-    for victim in [pid, *children(pid)]:
-        os.kill(victim, signal.SIGKILL)
-    wait_for(lambda: not alive(everybody), timeout=15)
 
 
 def updates(path: str) -> int:
@@ -57,7 +46,7 @@ def run_until(log, command, ready) -> str:
             wait_for(lambda: ready(log.read_text()) or job.poll() is not None, 120, every=0.002)
             assert job.poll() is None, log.read_text()[-3000:]
         finally:
-            kill_all(job.pid)
+            chain.kill_all(job.pid)
             job.wait()
     return log.read_text()
 
@@ -104,3 +93,17 @@ def test_no_kill_spoils_or_loses_what_was_saved(data, tmp_path):
     ).ok()
     for update, loss in curve(again).items():
         assert seen[update] == pytest.approx(loss, rel=1e-4)
+
+
+def test_five_kills_in_a_row_lose_nothing_that_was_saved(server, data, tmp_path):
+    seen = chain.chain(server, data, tmp_path, 5, backends=("one worker", "legacy_ddp"))
+    assert sum(one["links"] for one in seen.values()) == 5
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_two_hundred_kills_over_all_backends_lose_nothing_that_was_saved(server, data, tmp_path):
+    seen = chain.chain(server, data, tmp_path, 200)
+    assert set(seen) == set(chain.BACKENDS)
+    for backend in chain.EXACT:
+        assert chain.uninterrupted(server, data, backend, seen[backend]["losses"]) > 50
