@@ -15,6 +15,7 @@ import logging
 import math
 import multiprocessing
 import os
+import re
 import signal
 import sys
 import time
@@ -29,7 +30,7 @@ from fairseq.distributed import utils as distributed_utils
 
 from fairseq_hybrid.compat import lock
 from fairseq_hybrid.compat.heartbeat import Ring, is_stopped
-from fairseq_hybrid.compat.messages import UserError, fail, user_line
+from fairseq_hybrid.compat.messages import USAGE_EXIT, UserError, fail, user_line
 from fairseq_hybrid.compat.plan import LOOPBACK, Plan, address, check, on_cpu, plan, port_taken
 from fairseq_hybrid.compat.rendezvous import loopback_sockets, loopback_store, meeting
 from fairseq_hybrid.compat.stopping import (
@@ -56,6 +57,9 @@ SETTLE = 1.0  # seconds to wait for the worker that died first, when its peers f
 
 LEFT = tuple(code for s in SIGNALS for code in (-s, 128 + s))
 """exit codes of a worker that was asked to stop"""
+
+LOST = re.compile("(closed|reset) by peer|Broken pipe|Timed out waiting|Connection refused")
+"""what gloo says of a worker that is gone"""
 
 farewells: list[Callable[[], Any]] = []
 """what a backend has to do at the end of training, while the other workers can still be reached"""
@@ -149,6 +153,8 @@ def run_distributed(
     except RuntimeError as error:
         if "address already in use" in str(error).lower():
             raise UserError(port_taken(address(dt.distributed_init_method)[1])) from None
+        if report is None and LOST.search(str(error)):
+            leave_lost(None, f"another worker has ended or is cut off: {error}".split(". ")[0])
         raise
     while farewells:
         farewells.pop()()
@@ -173,7 +179,7 @@ def leave_lost(report: Any, line: str) -> None:
         if report is None:
             say(f"error: {line}")
         else:
-            report.send(Ending(line, "", "", time.time()))
+            report.send(Ending(line, "", "", time.time(), code=1))
     finally:
         os._exit(1)
 
@@ -224,13 +230,14 @@ def launch(here: Plan, cfg: Any, main: Callable, kwargs: dict[str, Any]) -> None
         stack.callback(stop, workers, politely=not saves)
         with environment(**worker_environment(here, cfg, store)), interrupts_later():
             reports = start(workers, here, cfg, main, {**kwargs, "start_rank": here.first_rank})
-        failed = watch(workers, notes, saves)
+        asked: list[int] = []
+        failed = watch(workers, notes, saves, asked)
         lines = [read(report) for report in reports]
     if failed:
         explain(failed, workers, lines, here.first_rank)
-    signum = next((line.stopped for line in lines if line and line.stopped), None)
-    if signum is not None:
-        raise Stopped(signum)
+    told = [line.stopped for line in lines if line is not None and line.stopped is not None]
+    if told:
+        raise Stopped((asked or told)[0])
 
 
 @contextlib.contextmanager
@@ -269,6 +276,7 @@ class Ending(NamedTuple):
     error: str
     when: float
     stopped: int | None = None  # the signal on which it has saved and stopped
+    code: int = USAGE_EXIT
 
 
 def read(report: connection.Connection) -> Ending | None:
@@ -319,12 +327,12 @@ def die_with(parent: int) -> None:
         os._exit(1)
 
 
-def watch(workers: list, notes: Notes, saves: bool) -> list[int]:
+def watch(workers: list, notes: Notes, saves: bool, asked: list[int]) -> list[int]:
     """Wait until all workers are done (return nothing) or some have failed (return which).
 
-    A request to stop ends it with ``Stopped``; with ``saves`` it is passed on, the second ends it.
+    A request to stop ends it with ``Stopped``; with ``saves`` it is noted in ``asked`` and passed
+    on, and the second one ends it.
     """
-    asked: list[int] = []
     mentioned: set[int] = set()
     while True:
         running = [w for w in workers if w.exitcode is None]
@@ -395,7 +403,7 @@ def explain(failed: list[int], workers: list, lines: list, first_rank: int) -> N
             code=1,
         )
     if report is not None and report.user_line is not None:
-        fail(report.user_line)
+        fail(report.user_line, report.code)
     if report is not None:
         sys.stderr.write(report.traceback)
         fail(f"{who} failed: {report.error}; the others were stopped", code=1)

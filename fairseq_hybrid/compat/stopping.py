@@ -75,6 +75,10 @@ class Notes(NamedTuple):
         return []
 
 
+def note(*_: Any) -> None:
+    """The handler; the byte in the pipe is all that is wanted."""
+
+
 @contextlib.contextmanager
 def noted_signals() -> Iterator[Notes]:
     """Signals only make the pipe readable; those that were ignored before (a shell's background
@@ -85,7 +89,7 @@ def noted_signals() -> Iterator[Notes]:
     before = {s: signal.getsignal(s) for s in SIGNALS if signal.getsignal(s) != signal.SIG_IGN}
     wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     for signum in before:
-        signal.signal(signum, lambda *_: None)
+        signal.signal(signum, note)
     try:
         yield Notes(reader, writer)
     finally:
@@ -94,6 +98,18 @@ def noted_signals() -> Iterator[Notes]:
         signal.set_wakeup_fd(wakeup)
         os.close(reader)
         os.close(writer)
+
+
+def forget_signals() -> None:
+    """In a forked child, a data loader: signals to it are not its parent's, and end it as usual."""
+    if signal.getsignal(signal.SIGTERM) is note or signal.getsignal(signal.SIGINT) is note:
+        signal.set_wakeup_fd(-1)
+        for signum in SIGNALS:
+            if signal.getsignal(signum) is note:
+                signal.signal(signum, signal.SIG_DFL)
+
+
+os.register_at_fork(after_in_child=forget_signals)
 
 
 class LastUpdate:

@@ -63,6 +63,20 @@ def test_workers_that_are_asked_at_any_moment_agree_on_one_update(seed, monkeypa
     assert ended[0] > 0
 
 
+def test_a_signal_to_a_data_loader_ends_it_and_is_not_its_workers():
+    with stopping.noted_signals() as notes:
+        child = os.fork()
+        if child == 0:
+            time.sleep(30)
+            os._exit(0)
+        time.sleep(0.3)  # the child has begun
+        os.kill(child, signal.SIGTERM)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
+        assert notes.read() == []
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert notes.read() == [signal.SIGTERM]
+
+
 def test_before_the_first_update_there_is_nothing_to_finish():
     one, left = watcher()
     one.ask(signal.SIGTERM)
