@@ -6,12 +6,14 @@
 
 `feedforward_lm` on WikiText-2 with its `--words` most frequent words: a 5-gram model of 2 sigmoid
 layers, plain SGD unless said otherwise, one thread per worker. The systems, each a set of
-processes, started once and stopped while others are measured:
+processes, started anew in each round (crew.py says how they take turns):
 
-    single        1 worker: the baseline of "speed-up"
+    single        1 worker: the baseline of "speed-up", measured beside every other system
     single_ng     1 worker, --optimizer ng_sgd
+    threads       1 worker with as many torch threads as the others have workers
     legacy_ddp    2 workers, fairseq's --ddp-backend legacy_ddp: gradients are averaged
     legacy_ddp_ng the same with --optimizer ng_sgd
+    pytorch_ddp   2 workers, fairseq's --ddp-backend pytorch_ddp, buckets of BUCKET_MB
     bmuf          2 workers, fairseq's --use-bmuf --global-sync-iter INTERVAL
     slowmo        2 workers, fairseq's --ddp-backend slowmo (if fairscale can be imported)
     averaging     2 workers, --ddp-backend model_averaging --averaging-interval INTERVAL
@@ -43,23 +45,29 @@ import os
 from pathlib import Path
 
 import crew
-from common import preprocess, ratios
+from common import medians, preprocess
 from crew import System
 
 SGD = ("--optimizer", "sgd", "--lr", "1.0")
 NATURAL = ("--optimizer", "ng_sgd", "--lr", "1.0")
+BUCKET_MB = 25
+"""the fastest of 1, 5, 25 and 100: see bucket_size.py"""
 SYSTEMS = {
     "single": System("1 worker", flags=SGD),
     "single_ng": System("1 worker, ng_sgd", flags=NATURAL),
+    "threads": System("1 worker, {n} threads", flags=SGD, threaded=True),
     "legacy_ddp": System("{n} workers, legacy_ddp", "legacy_ddp", SGD),
     "legacy_ddp_ng": System("{n} workers, legacy_ddp, ng_sgd", "legacy_ddp", NATURAL),
+    "pytorch_ddp": System(
+        "{n} workers, pytorch_ddp", "pytorch_ddp", (*SGD, "--bucket-cap-mb", str(BUCKET_MB))
+    ),
     "bmuf": System("{n} workers, BMUF", "legacy_ddp", (*SGD, "--use-bmuf")),
     "slowmo": System("{n} workers, SlowMo", "slowmo", SGD),
     "averaging": System("{n} workers, model_averaging", "model_averaging", SGD),
     "averaging_ng": System("{n} workers, model_averaging, ng_sgd", "model_averaging", NATURAL),
 }
-BASELINE, BASELINE_NG, SYNCHRONOUS, BMUF, SLOWMO = (
-    *("single", "single_ng", "legacy_ddp", "bmuf", "slowmo"),
+BASELINE, BASELINE_NG, SYNCHRONOUS, PYTORCH, BMUF, SLOWMO = (
+    *("single", "single_ng", "legacy_ddp", "pytorch_ddp", "bmuf", "slowmo"),
 )
 AVAILABLE = [
     name for name in SYSTEMS if name != SLOWMO or importlib.util.find_spec("fairscale") is not None
@@ -137,16 +145,17 @@ def measure(workload: str, options) -> dict:
     def job(scratch: Path) -> tuple[Path]:
         return (prepare(options.wikitext2, options.cache or scratch, options.words),)
 
-    facts, rounds = crew.take_turns(workload, SYSTEMS, Worker, options, job)
+    facts, rounds, calibration = crew.take_turns(workload, SYSTEMS, Worker, options, job, BASELINE)
     columns = crew.common_columns(rounds, BASELINE)
-    rate = crew.rates(rounds)
     natural = [name for name in rounds if SYSTEMS[name].flags == NATURAL]
     columns["to_single"] = dict(columns["speed_up"])
-    over = ratios(rate, BASELINE_NG)
+    over = medians(crew.within_rounds(rounds, BASELINE_NG), 2)
     columns["speed_up"].update({name: over.get(name) for name in natural})
-    columns["to_ddp"] = ratios(rate, SYNCHRONOUS)
+    columns["to_ddp"] = medians(crew.within_rounds(rounds, SYNCHRONOUS), 2)
+    columns["to_pytorch_ddp"] = medians(crew.within_rounds(rounds, PYTORCH), 2)
     return {
         **next(iter(facts.values())),
+        "calibration": calibration,
         "systems": crew.by_system(columns, rounds),
         "rounds": rounds,
     }
@@ -157,9 +166,10 @@ COLUMNS = {
     "speed-up": ("speed_up", "{:.2f}"),
     "to single": ("to_single", "{:.2f}"),
     "to ddp": ("to_ddp", "{:.2f}"),
+    "to pytorch ddp": ("to_pytorch_ddp", "{:.2f}"),
     "ms/update": ("ms_per_update", "{:,.0f}"),
     "MB sent, counted": ("mb_counted", "{:,.2f}"),
-    "on loopback": ("mb_loopback", "{:,.2f}"),
+    "by the kernel": ("mb_loopback", "{:,.2f}"),
     "peak MB": ("peak_mb", "{:,.0f}"),
     "sgemm": ("sgemm_ratio", "{:.2f}"),
 }

@@ -1,12 +1,15 @@
 """Several ways to train, each a set of processes, measured in turns.
 
-A benchmark says what its systems are, and by a subclass of `Worker` what a process of one does. All
-processes are started once and stopped (SIGSTOP) while others are measured. In each round every
-system has its turn: `--warmup` updates that do not count, then those that do, which all its workers
-begin together. Before its first turn it makes `--settle` updates more, in which its memory grows:
-new pages cost tens of milliseconds of an update, and a training run soon has all that it needs.
-What is timed is `HybridTrainer.train_step`, built from a parsed fairseq-train command line: what a
-user gets, but for reading the data, which is in memory.
+A benchmark says what its systems are, and by a subclass of `Worker` what a process of one does. In
+each round every system is started anew, has its turn and is ended. A turn is `--warmup` updates
+that do not count, then those that do, which all its workers begin together. After its start a
+system makes `--settle` updates more, in which its memory grows: new pages cost tens of milliseconds
+of an update, and a training run soon has all that it needs.
+
+The baseline, one worker, is started once a round and has a turn of half the updates beside every
+system's turn (the first half beside one system, the second beside the next), so that what the
+machine does to both cancels out of their ratio. Who has no turn is stopped (SIGSTOP). So as many
+processes as `--workers` and one more are resident, beside the starters that fork them.
 
     SYSTEMS = {"single": System("1 worker"), "legacy_ddp": System("{n} workers", "legacy_ddp")}
 
@@ -14,11 +17,16 @@ user gets, but for reading the data, which is in memory.
         def __init__(self, name, rank, options, data):
             super().__init__(SYSTEMS[name], [str(data), "--cpu", ...], rank, options)
 
-    facts, rounds = take_turns("label", SYSTEMS, Trained, options, lambda scratch: (data,))
+    result = take_turns("label", SYSTEMS, Trained, options, lambda scratch: (data,), "single")
 
-Several workers make `--updates` updates a round, of a batch each; a single worker makes as many
-times more as there are workers, or with `--accumulate` updates of as many batches. So all systems
-have the same number of batches.
+With `--devices SHARE RATE` worker K of each system is on emulated device K: devices.sh says what
+that is, devices.py how workers get there. Before the first round the devices are calibrated.
+
+What is timed is `HybridTrainer.train_step`, built from a parsed fairseq-train command line: what a
+user gets, but for reading the data, which is in memory. Several workers make `--updates` updates a
+round, of a batch each; a single worker makes as many times more as there are workers, or with
+`--accumulate` updates of as many batches. So all systems but the baseline, which has half of them
+in a turn, have the same number of batches.
 """
 
 from __future__ import annotations
@@ -26,343 +34,219 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import multiprocessing
 import os
+import re
 import signal
-import statistics
 import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import islice
 from multiprocessing import connection
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import torch
-from common import command, environment, medians, ratios, sgemm_rate
+import calibration
+import devices
+from common import command, environment  # (makes the package importable)
+from devices import Devices, Process
+from measured import (  # noqa: F401  (what benchmarks find here)
+    Rounds,
+    by_system,
+    common_columns,
+    every,
+    print_table,
+    rates,
+    within_rounds,
+)
+from worker import System, Worker, serve
 
 from fairseq_hybrid.compat import launch
 
-Rounds = dict[str, list[dict]]
-"""system → what came out of each of its turns"""
+__all__ = ["System", "Worker"]
 
 SETTLE = 1.0  # seconds in which the others of a system notice that one has died
-
-
-@dataclass(frozen=True)
-class System:
-    title: str
-    backend: str | None = None
-    """--ddp-backend; None: one worker"""
-    flags: tuple[str, ...] = ()
-    """of fairseq-train"""
-    threaded: bool = False
-
-    def workers(self, options) -> int:
-        return options.workers if self.backend else 1
-
-    def threads(self, options) -> int:
-        return options.workers if self.threaded else 1
-
-
-# A worker's process
-
-
-def build_trainer(words: list[str], rank: int):
-    """As fairseq-train does it."""
-    import numpy
-    from fairseq import options, tasks, utils
-    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-    from fairseq.distributed import utils as distributed_utils
-
-    from fairseq_hybrid.distributed import backends
-    from fairseq_hybrid.distributed.trainer import HybridTrainer
-
-    parser = options.get_training_parser()
-    cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, words))
-    backends.check(cfg)
-    dt = cfg.distributed_training
-    if dt.distributed_world_size > 1:
-        dt.distributed_backend, dt.distributed_init_method = "gloo", "env://"
-        dt.distributed_rank = rank
-        distributed_utils.distributed_init(cfg)
-    numpy.random.seed(cfg.common.seed)
-    utils.set_torch_seed(cfg.common.seed)
-    task = tasks.setup_task(cfg.task)
-    model, criterion = task.build_model(cfg.model), task.build_criterion(cfg.criterion)
-    return HybridTrainer(cfg, task, model, criterion)
-
-
-def take_batches(trainer, count: int, workers: int) -> list[dict]:
-    """This worker's first `count` batches; an epoch that is too short begins again.
-
-    A single worker gets all batches, those of several workers in turn.
-    """
-    epoch = trainer.get_train_iterator(epoch=1)
-    trainer.begin_epoch(1)
-    shards = trainer.data_parallel_world_size
-    common = len(epoch.frozen_batches) // workers * workers // shards
-    some = list(islice(epoch.next_epoch_itr(shuffle=True), min(count, common)))
-    if not some:
-        raise ValueError(f"the data make fewer than {workers} batches: make them smaller")
-    return [some[i % len(some)] for i in range(count)]
-
-
-class Worker:
-    """One process of a system, with the batches of all rounds.
-
-    A subclass is called with the system's name, the rank, the options and what the benchmark adds.
-    """
-
-    def __init__(self, system: System, words: list[str], rank: int, options):
-        self.options, self.settling = options, options.settle
-        torch.set_num_threads(system.threads(options))
-        self.trainer = build_trainer(words, rank)
-        self.world = system.workers(options)
-        share = options.workers // self.world  # of the batches of an update of several workers
-        batches = take_batches(
-            self.trainer, options.rounds * options.updates * share, options.workers
-        )
-        together = share if options.accumulate else 1
-        self.per_round = options.updates * share // together
-        starts = range(0, len(batches), together)
-        self.updates = [batches[i : i + together] for i in starts]
-        self.trainer.train_step(self.updates[0])  # makes buffers and optimizer state
-
-    def facts(self) -> dict:
-        """About the model and the batches of all rounds."""
-        raise NotImplementedError
-
-    def note(self, log: dict) -> dict[str, float]:
-        """What is worth keeping of an update; the result has the means of a turn."""
-        return {"loss": float(log["loss"])}
-
-    def turn(self, number: int) -> list[list[dict]]:
-        """The updates of a round, after some of them as warm-up."""
-        mine = self.updates[number * self.per_round : (number + 1) * self.per_round]
-        settling, self.settling = self.settling, 0
-        for i in range(settling + self.options.warmup):
-            self.trainer.train_step(mine[i % len(mine)])
-        return mine
-
-    def measure(self, updates: list[list[dict]]) -> dict:
-        notes = []
-        sent, cpu, begin = self.bytes_sent(0), time.process_time(), time.perf_counter()
-        for update in updates:
-            notes.append(self.note(self.trainer.train_step(update)))
-        end, cpu = time.perf_counter(), time.process_time() - cpu
-        return {
-            "begin": begin,
-            "end": end,
-            "cpu_seconds": cpu,
-            "updates": len(updates),
-            "tokens": sum(sample["ntokens"] for update in updates for sample in update),
-            "bytes_counted": self.bytes_sent(len(updates)) - sent,
-            "notes": {key: statistics.mean(note[key] for note in notes) for key in notes[0]},
-            "peak_bytes": peak_memory(),
-            # Right after the updates, so all workers of the system do it at the same time.
-            "sgemm": sgemm_rate(),
-        }
-
-    def bytes_sent(self, updates: int) -> int:
-        """By this worker; under legacy_ddp, which does not count, in so many updates."""
-        from fairseq_hybrid.distributed.sums import ring_bytes
-
-        if self.world == 1:
-            return 0
-        wrapper = self.trainer.model.module
-        if hasattr(wrapper, "bytes_sent"):
-            return wrapper.bytes_sent
-        return updates * ring_bytes(wrapper.buffer, self.world)
-
-
-def peak_memory() -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
-
-
-def serve(pipe, parent: int, kind: type[Worker], *args) -> None:
-    """A worker's life: get ready; for each round warm up, wait for the start, measure."""
-    os.setpgid(0, 0)  # as launch.stop expects
-    launch.die_with(parent)
-    try:
-        worker = kind(*args)
-        pipe.send(("ready", worker.facts()))
-        while True:
-            updates = worker.turn(pipe.recv())
-            pipe.send(("warm", None))
-            pipe.recv()
-            pipe.send(("done", worker.measure(updates)))
-    except BaseException:
-        with contextlib.suppress(OSError):
-            pipe.send(("error", traceback.format_exc()))
-        os._exit(1)  # no clean-up: it could wait for peers that are gone
-
-
-# The process that directs them
+BESIDE = ("tokens", "seconds", "updates", "sgemm")
+MOST = 8  # workers resident at the same time
 
 
 @dataclass(frozen=True)
 class Member:
-    """A worker as the parent sees it."""
+    """A worker of a system."""
 
     name: str
     rank: int
-    process: Any
-    pipe: Any
+    process: Process
+
+
+class Result(NamedTuple):
+    facts: dict[str, dict]
+    """system → what its first worker says about itself"""
+    rounds: Rounds
+    calibration: dict
 
 
 class Crew:
-    """The workers of all systems. If one fails, so does the benchmark."""
+    """The workers of some systems. If one fails, so does the benchmark."""
 
-    def __init__(self, systems: Mapping[str, System], kind: type[Worker], options):
-        self.systems, self.kind, self.options = systems, kind, options
+    def __init__(self, systems: Mapping[str, System], kind: type[Worker], options, on: Devices):
+        self.systems, self.kind, self.options, self.devices = systems, kind, options, on
         self.members: list[Member] = []
-        self.stores: list[Any] = []
+        self.stores: dict[str, Any] = {}
+        self.meetings = 0
 
-    def start(self, *job: Any) -> dict[str, dict]:
-        """Start everybody on a job; returns what each system's first worker says about itself."""
-        context = multiprocessing.get_context("spawn")
-        options = self.options
-        for name in options.systems:
-            system = self.systems[name]
-            with launch.environment(**self._environment(system)):
-                for rank in range(system.workers(options)):
-                    ours, theirs = context.Pipe()
-                    args = (theirs, os.getpid(), self.kind, name, rank, options, *job)
-                    process = context.Process(target=serve, args=args, daemon=True)
-                    process.start()
-                    theirs.close()
-                    self.members.append(Member(name, rank, process, ours))
-        facts = self.gather(self.members)
-        self.signal(self.members, signal.SIGSTOP)
-        return {m.name: f for m, f in zip(self.members, facts) if m.rank == 0}
+    def of(self, name: str) -> list[Member]:
+        return [member for member in self.members if member.name == name]
 
-    def _environment(self, system: System) -> dict[str, str]:
-        values = {
-            "OMP_NUM_THREADS": str(system.threads(self.options)),
-            "CUDA_VISIBLE_DEVICES": "",
-            "GLOO_SOCKET_IFNAME": launch.loopback_interface(),
+    def start(self, name: str, job: tuple) -> dict:
+        """Start a system on a job, and stop it when it is ready; returns its facts."""
+        system = self.systems[name]
+        variables = self._variables(name, system)
+        for rank in range(system.workers(self.options)):
+            args = (self.kind, name, rank, self.options, *job)
+            process = self.devices.fork(rank, {**variables, "RANK": str(rank)}, serve, *args)
+            self.members.append(Member(name, rank, process))
+        facts = self.gather(self.of(name))
+        self.signal(name, signal.SIGSTOP)
+        return facts[0]
+
+    def end(self, name: str) -> None:
+        self.devices.end([member.process for member in self.of(name)])
+        self.members = [member for member in self.members if member.name != name]
+        self.stores.pop(name, None)
+
+    def _variables(self, name: str, system: System) -> dict[str, str]:
+        values = {"OMP_NUM_THREADS": str(system.threads(self.options)), "CUDA_VISIBLE_DEVICES": ""}
+        if not self.devices.emulated:
+            values[devices.INTERFACE] = launch.loopback_interface()
+        if system.workers(self.options) == 1:
+            return values
+        values["WORLD_SIZE"] = str(system.workers(self.options))
+        if self.devices.emulated:  # worker 0 has the store; a port that is not waiting to be free
+            self.meetings += 1
+            port = 20000 + self.meetings % 10000
+            return {**values, "MASTER_ADDR": devices.FIRST_HOST, "MASTER_PORT": str(port)}
+        store = self.stores[name] = launch.loopback_store(0)
+        return {
+            **values,
+            "MASTER_ADDR": launch.LOOPBACK,
+            "MASTER_PORT": str(store.port),
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
         }
-        if system.workers(self.options) > 1:
-            store = launch.loopback_store(0)
-            self.stores.append(store)
-            values.update(
-                MASTER_ADDR=launch.LOOPBACK,
-                MASTER_PORT=str(store.port),
-                TORCHELASTIC_USE_AGENT_STORE="True",
-            )
-        return values
 
-    def measure(self, name: str, number: int) -> dict:
-        """One system's turn in a round."""
-        members = [m for m in self.members if m.name == name]
-        self.signal(members, signal.SIGCONT)
-        self.tell(members, number)
+    def calibrate(self) -> dict:
+        """What the devices have to give, before anything is measured."""
+        world = self.options.workers
+        host = devices.FIRST_HOST if self.devices.emulated else launch.LOOPBACK
+        port = calibration.PORT if self.devices.emulated else free_port()
+        for rank in range(world):
+            process = self.devices.fork(rank, {}, calibrated, rank, world, host, port)
+            self.members.append(Member("calibration", rank, process))
+        result = self.gather(self.of("calibration"))[0]
+        self.end("calibration")
+        return result
+
+    def measure(self, name: str, *turn: int) -> dict:
+        """A turn of a system."""
+        members = self.of(name)
+        self.signal(name, signal.SIGCONT)
+        self.tell(members, turn)
         self.gather(members)
-        before = loopback_bytes()
         self.tell(members, "go")
         results = self.gather(members)
-        loopback = loopback_bytes() - before
-        self.signal(members, signal.SIGSTOP)
+        self.signal(name, signal.SIGSTOP)
         total = {
             key: sum(r[key] for r in results)
             for key in ("cpu_seconds", "tokens", "bytes_counted", "sgemm")
         }
+        before, after = zip(*(r["interface"] for r in results))
+        if self.devices.emulated:  # each has an interface of its own
+            sent = sum(after) - sum(before)
+        else:
+            sent = max(after) - min(before)
         return {
             # perf_counter is the same clock in all processes of a machine
             "seconds": max(r["end"] for r in results) - min(r["begin"] for r in results),
             **total,
             "updates": results[0]["updates"],
             **results[0]["notes"],
-            "bytes_loopback": loopback,
+            "bytes_loopback": sent,
             "peak_bytes": [r["peak_bytes"] for r in results],
         }
 
     def tell(self, members: list[Member], message) -> None:
         for member in members:
             try:
-                member.pipe.send(message)
+                member.process.pipe.send(message)
             except OSError:
                 self.give_up()
 
     def gather(self, members: list[Member]) -> list:
         """An answer of each; meanwhile nobody else may die either."""
         answers: dict[int, Any] = {}
+        everybody = {m.process.pipe: m for m in self.members}
+        places = {m.process.pipe: i for i, m in enumerate(members)}
         deadline = time.monotonic() + self.options.patience
         while len(answers) < len(members):
-            waiting = {m.pipe: i for i, m in enumerate(members) if i not in answers}
-            deaths = [m.process.sentinel for m in self.members]
-            left = deadline - time.monotonic()
-            ready = connection.wait([*waiting, *deaths], max(0.0, left))
+            others = [p for p in everybody if p not in places or places[p] not in answers]
+            ready = connection.wait(others, max(0.0, deadline - time.monotonic()))
             if not ready:
-                silent = ", ".join(f"{members[i].name} {members[i].rank}" for i in waiting.values())
-                raise SystemExit(
-                    f"error: no answer in {self.options.patience:.0f} s from worker {silent}"
-                )
+                silent = [f"{m.name} {m.rank}" for i, m in enumerate(members) if i not in answers]
+                patience = f"{self.options.patience:.0f} s"
+                raise SystemExit(f"error: no answer in {patience} from worker {', '.join(silent)}")
             for pipe in ready:
-                if pipe in deaths:
-                    self.give_up()
                 try:
-                    kind, answers[waiting[pipe]] = pipe.recv()
+                    kind, answer = pipe.recv()
                 except (EOFError, OSError):
-                    kind = "error"
+                    kind, answer = "error", None
                 if kind == "error":
-                    self.give_up(answers.get(waiting[pipe]), members[waiting[pipe]])
+                    self.give_up(answer, everybody[pipe])
+                answers[places[pipe]] = answer
         return [answers[i] for i in range(len(members))]
 
     def give_up(self, trouble: str | None = None, member: Member | None = None) -> None:
         """Say who failed, one that was killed before those that missed it."""
         time.sleep(SETTLE)
-        killed = [m for m in self.members if (m.process.exitcode or 0) < 0]
-        if killed:
-            m = killed[0]
-            how = signal.Signals(-m.process.exitcode).name
-            raise SystemExit(f"error: {m.name}, worker {m.rank} was killed by {how}")
+        codes = [self.devices.exitcode(m.process) for m in self.members]
+        for m, code in zip(self.members, codes):
+            if code is not None and code < 0:
+                how = signal.Signals(-code).name
+                raise SystemExit(f"error: {m.name}, worker {m.rank} was killed by {how}")
         if trouble is None:
             for member in self.members:
                 trouble = last_words(member)
                 if trouble is not None:
                     break
             else:
-                gone = [f"{m.name} {m.rank}" for m in self.members if m.process.exitcode]
-                raise SystemExit(f"error: worker {', '.join(gone)} ended without a word")
+                gone = [f"{m.name} {m.rank}" for m, code in zip(self.members, codes) if code]
+                who = f"worker {', '.join(gone)}" if gone else "a device"
+                raise SystemExit(f"error: {who} ended without a word")
         sys.stderr.write(trouble)
         raise SystemExit(f"error: {member.name}, worker {member.rank} failed: see above")
 
-    @staticmethod
-    def signal(members: list[Member], sign: signal.Signals) -> None:
+    def signal(self, name: str, sign: signal.Signals) -> None:
         """Stop and go: even an idle worker would wake up, as gloo does a hundred times a second for
         every group, and take a few percent of a core from those that are measured."""
-        for member in members:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(member.process.pid, sign)
+        self.devices.signal([member.process for member in self.of(name)], sign)
 
-    def stop(self) -> None:
-        self.signal([m for m in self.members if m.process.exitcode is None], signal.SIGCONT)
-        launch.stop([m.process for m in self.members])
+
+def calibrated(pipe, *args) -> None:
+    """A worker's part of the calibration."""
+    pipe.send(("done", calibration.calibrate(*args)))
+
+
+def free_port() -> int:
+    store = launch.loopback_store(0)
+    return store.port
 
 
 def last_words(member: Member) -> str | None:
     with contextlib.suppress(EOFError, OSError):
-        while member.pipe.poll():
-            kind, trouble = member.pipe.recv()
+        while member.process.pipe.poll():
+            kind, trouble = member.process.pipe.recv()
             if kind == "error":
                 return trouble
     return None
-
-
-def loopback_bytes() -> int:
-    """What this machine has sent to itself so far."""
-    device = launch.loopback_interface()
-    for line in Path("/proc/net/dev").read_text().splitlines():
-        name, _, counters = line.partition(":")
-        if name.strip() == device:
-            return int(counters.split()[8])
-    raise SystemExit(f"error: no {device} in /proc/net/dev")
 
 
 def say(line: str) -> None:
@@ -375,84 +259,55 @@ def take_turns(
     kind: type[Worker],
     options,
     job: Callable[[Path], tuple],
-) -> tuple[dict[str, dict], Rounds]:
-    """All rounds of all systems; returns also what the first worker of each says about itself.
+    baseline: str,
+    turns: int = 1,
+) -> Result:
+    """All rounds of all systems, each with so many turns between its start and its end.
 
     `job` gets a folder that lasts as long as the workers, makes the data, and returns what the
     workers are to know beside their name, rank and options.
     """
-    crew = Crew(systems, kind, options)
     rounds: Rounds = {name: [] for name in options.systems}
+    facts: dict[str, dict] = {}
+    others = [name for name in options.systems if name != baseline]
+    halves = 0
     with tempfile.TemporaryDirectory() as scratch:
-        try:
-            say(f"{label}: data")
-            known = job(Path(scratch))
-            say(f"{label}: starting {len(options.systems)} systems")
-            facts = crew.start(*known)
+        say(f"{label}: data")
+        known = job(Path(scratch))
+        say(f"{label}: {len(options.systems)} systems in turns")
+        with Devices(options.workers, *(options.devices or ())) as on:
+            crew = Crew(systems, kind, options, on)
+            found = crew.calibrate()
+            say(f"{label}: {calibration.line(found)}")
+
+            def measure(name: str, number: int, half: int | None = None) -> dict:
+                turn = crew.measure(name, number, half)
+                rounds[name].append(turn)
+                rate, many = turn["tokens"] / turn["seconds"], options.rounds
+                say(f"{label}: round {number // turns + 1}/{many} {name} {rate:.0f} tok/s")
+                return turn
+
             for number in range(options.rounds):
-                for name in options.systems:
-                    result = crew.measure(name, number)
-                    rounds[name].append(result)
-                    rate = result["tokens"] / result["seconds"]
-                    say(f"{label}: round {number + 1}/{options.rounds} {name} {rate:.0f} tok/s")
-        finally:
-            crew.stop()
-    counts = {tuple(r["tokens"] for r in results) for results in rounds.values()}
+                if baseline in options.systems:
+                    facts[baseline] = crew.start(baseline, known)
+                for name in others:
+                    facts[name] = crew.start(name, known)
+                    numbers = range(number * turns, (number + 1) * turns)
+                    mine = [measure(name, n) for n in numbers]
+                    if baseline in options.systems:
+                        beside = measure(baseline, numbers[0], halves % 2)
+                        halves += 1
+                        for turn in mine:
+                            turn["beside"] = {key: beside[key] for key in BESIDE}
+                    crew.end(name)
+                if baseline in options.systems:
+                    if not others:
+                        measure(baseline, number * turns)
+                    crew.end(baseline)
+    counts = {tuple(r["tokens"] for r in rounds[name]) for name in others}
     if len(counts) > 1:
         raise SystemExit(f"error: the systems had different batches: {counts} target tokens")
-    return facts, rounds
-
-
-# Results
-
-
-def every(rounds: Rounds, value: Callable[[dict], float]) -> dict[str, list[float]]:
-    """A number of each turn of each system."""
-    return {name: [value(turn) for turn in turns] for name, turns in rounds.items()}
-
-
-def rates(rounds: Rounds) -> dict[str, list[float]]:
-    return every(rounds, lambda r: r["tokens"] / r["seconds"])
-
-
-def common_columns(rounds: Rounds, baseline: str) -> dict[str, dict[str, float]]:
-    """What can be said of any system: column → system → value."""
-    sgemm = every(rounds, lambda r: r["sgemm"])
-    per_cpu = every(rounds, lambda r: r["tokens"] / r["cpu_seconds"])
-
-    def megabytes(key):
-        return medians(every(rounds, lambda r: r[key] / r["updates"] / 1e6), 2)
-
-    return {
-        "tokens_per_second": medians(rates(rounds), 1),
-        "speed_up": ratios(rates(rounds), baseline),
-        "ms_per_update": medians(every(rounds, lambda r: 1000 * r["seconds"] / r["updates"]), 1),
-        "tokens_per_update": medians(every(rounds, lambda r: r["tokens"] / r["updates"]), 1),
-        "mb_counted": megabytes("bytes_counted"),
-        "mb_loopback": megabytes("bytes_loopback"),
-        "peak_mb": {n: round(max(r[-1]["peak_bytes"]) / 1e6) for n, r in rounds.items()},
-        "tokens_per_cpu_second": medians(per_cpu, 1),
-        "sgemm": medians(sgemm, 1),
-        "sgemm_ratio": ratios(sgemm, baseline),
-    }
-
-
-def by_system(columns: Mapping[str, Mapping[str, float]], rounds: Rounds) -> dict[str, dict]:
-    """system → column → value, None where there is none."""
-    return {name: {key: values.get(name) for key, values in columns.items()} for name in rounds}
-
-
-def print_table(
-    columns: Mapping[str, tuple[str, str]], rows: Mapping[str, dict], titles: Mapping[str, str]
-) -> None:
-    """Markdown. `columns`: title → (key in a row, format)."""
-    print("| system | " + " | ".join(columns) + " |")
-    print("|---|" + "--:|" * len(columns))
-    for name, row in rows.items():
-        cells = [titles[name]]
-        for key, form in columns.values():
-            cells.append("–" if row[key] is None else form.format(row[key]))
-        print("| " + " | ".join(cells) + " |", flush=True)
+    return Result({name: facts[name] for name in options.systems}, rounds, found)
 
 
 # The command line
@@ -473,20 +328,37 @@ def add_options(
     add("--accumulate", action="store_true",
         help="single workers make updates of as many batches as several workers do")  # fmt: skip
     add("--patience", type=float, default=1800, help="seconds to wait for a worker")
+    add_devices(parser)
     add("--json", type=Path, help="write the result here")
 
 
 def add_settle(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--settle", type=int, default=6,
-        help="updates before a system's first turn, until its memory no longer grows")  # fmt: skip
+    parser.add_argument("--settle", type=int, default=2,
+        help="updates after a system's start, until its memory no longer grows")  # fmt: skip
+
+
+def add_devices(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--devices", nargs=2, metavar=("SHARE", "RATE"),
+        help="put each worker on an emulated device: a share of a core (0.45, 1 or none) and the "
+        "rate of its link (250mbit, or none); benchmarks/devices.sh says more")  # fmt: skip
 
 
 def check_options(parser: argparse.ArgumentParser, options) -> None:
     for name in ("rounds", "updates"):
         if getattr(options, name) < 1:
             parser.error(f"--{name} {getattr(options, name)}: give 1 or more")
-    if options.workers < 2:
-        parser.error(f"--workers {options.workers}: give 2 or more")
+    if not 2 <= options.workers < MOST:
+        parser.error(f"--workers {options.workers}: give 2 to {MOST - 1}")
+    if options.devices is None:
+        return
+    share, rate = options.devices
+    if not re.fullmatch(r"1|1\.0+|0?\.[0-9]{1,3}|none", share):
+        parser.error(f"--devices {share} {rate}: the share is 0.05 to 1 of a core, or none")
+    if not re.fullmatch(r"[1-9][0-9]*[kmg]bit|none", rate):
+        parser.error(f"--devices {share} {rate}: the rate is as 250mbit or 1gbit, or none")
+    if "threads" in options.systems:
+        parser.error("--devices: threads of one worker have no use for several devices; leave it "
+                     "out of --systems")  # fmt: skip
 
 
 def run(
@@ -498,6 +370,7 @@ def run(
     private: tuple[str, ...],
 ) -> None:
     """Measure, print and save each workload; `private` options say where things are on the disk."""
+    devices.serve()  # does not return if this is not the benchmark but a starter of it
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("error: terminated"))
     load = os.getloadavg()[0]
     result = {
@@ -507,8 +380,9 @@ def run(
     }
     del result["environment"]["threads"]  # this process's; the workers have theirs
     for workload in workloads:
-        result["workloads"][workload] = measure(workload, options)
-        report(workload, result["workloads"][workload], options)
+        found = result["workloads"][workload] = measure(workload, options)
+        report(workload, found, options)
+        print("\n" + calibration.line(found["calibration"]), flush=True)
         result["environment"]["load"] = [round(load, 2), round(os.getloadavg()[0], 2)]
         if options.json:  # after each workload: an hour's work should not hang on the next one
             options.json.parent.mkdir(parents=True, exist_ok=True)

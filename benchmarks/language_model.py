@@ -6,17 +6,19 @@
 
 WikiText-2 (33,278 words), 2 LSTM layers, embedding, hidden and output size 512, nothing shared;
 blocks of 35 words, 32 sequences per worker, dropout, clipping, Adam; one thread per worker. The
-systems, each a set of processes, started once and stopped while others are measured:
+systems, each a set of processes, started anew in each round (crew.py says how they take turns):
 
     pytorch     1 worker, a plain PyTorch loop: nn.LSTM, F.cross_entropy, torch.optim.Adam, nothing
                 of this package: the naive single worker
     fairseq     1 worker, fairseq's own --arch lstm_lm, --criterion cross_entropy: what users have
     fairseq_adaptive  the same, --criterion adaptive_loss with --adaptive-softmax-cutoff
     full        1 worker, --criterion cross_entropy, with all else that makes our model fast:
-                baseline of "speed-up"
+                baseline of "speed-up", measured beside every other system
     adaptive    1 worker, our model with fairseq's adaptive_loss
+    threads     `full` with as many torch threads as the others have workers
     sampled     1 worker, --criterion sampled_softmax
     dense2      2 workers, --criterion cross_entropy --ddp-backend legacy_ddp
+    pytorch2    the same with --ddp-backend pytorch_ddp, buckets of BUCKET_MB
     sampled2    2 workers, --criterion sampled_softmax --ddp-backend sampled
     messages2   the same with --sums-through messages: as between machines
 
@@ -52,7 +54,7 @@ from pathlib import Path
 import crew
 import torch
 import torch.nn.functional as F
-from common import medians, prepare_wikitext2, ratios
+from common import medians, prepare_wikitext2
 from crew import System
 from torch import nn
 
@@ -60,6 +62,8 @@ FULL = ("--criterion", "cross_entropy")
 ADAPTIVE_LOSS = ("--criterion", "adaptive_loss")
 SAMPLED = ("--criterion", "sampled_softmax")
 MESSAGES = ("--sums-through", "messages")
+BUCKET_MB = 25
+"""the fastest of 1, 5, 25 and 100: see bucket_size.py"""
 ONE_WORKERS_RANDOM = 1210
 """random words of one worker's sample, with which its softmax has as many words as that of two"""
 
@@ -71,11 +75,18 @@ SYSTEMS = {
     "adaptive": System("1 worker, adaptive softmax", flags=ADAPTIVE_LOSS),
     "sampled": System("1 worker, sampled softmax", flags=SAMPLED),
     "dense2": System("{n} workers, full softmax, legacy_ddp", "legacy_ddp", FULL),
+    "pytorch2": System(
+        "{n} workers, full softmax, pytorch_ddp",
+        "pytorch_ddp",
+        (*FULL, "--bucket-cap-mb", str(BUCKET_MB)),
+    ),
+    "threads": System("1 worker, {n} threads, full softmax", flags=FULL, threaded=True),
     "messages2": System("{n} workers, sampled, by messages", "sampled", (*SAMPLED, *MESSAGES)),
     "sampled2": System("{n} workers, sampled softmax, sampled", "sampled", SAMPLED),
 }
 PLAIN, FAIRSEQ, BASELINE, ADAPTIVE = "pytorch", "fairseq", "full", "adaptive"
 ONE_SAMPLED, DENSE, FAIRSEQ_ADAPTIVE = "sampled", "dense2", "fairseq_adaptive"
+PYTORCH_DDP = "pytorch2"
 
 
 def arguments(name: str, data: Path, options) -> list[str]:
@@ -183,9 +194,10 @@ def measure(workload: str, options) -> dict:
     def job(scratch: Path) -> tuple[Path]:
         return (prepare_wikitext2(options.wikitext2, options.cache or scratch),)
 
-    facts, rounds = crew.take_turns(workload, SYSTEMS, Worker, options, job)
+    facts, rounds, calibration = crew.take_turns(workload, SYSTEMS, Worker, options, job, BASELINE)
     return {
         **next(iter(facts.values())),
+        "calibration": calibration,
         "parameters": {name: f["parameters"] for name, f in facts.items()},
         "systems": summary(rounds, options),
         "rounds": rounds,
@@ -193,15 +205,18 @@ def measure(workload: str, options) -> dict:
 
 
 def summary(rounds: crew.Rounds, options) -> dict[str, dict]:
-    rate = crew.rates(rounds)
+    def ratios(to: str) -> dict[str, float]:
+        return medians(crew.within_rounds(rounds, to), 2)
+
     sampled = {name: turns for name, turns in rounds.items() if "words" in turns[0]}
     columns = {
         **crew.common_columns(rounds, BASELINE),
-        "to_pytorch": ratios(rate, PLAIN),
-        "to_fairseq": ratios(rate, FAIRSEQ),
-        "to_fairseq_adaptive": ratios(rate, FAIRSEQ_ADAPTIVE),
-        "to_adaptive": ratios(rate, ADAPTIVE),
-        "to_sampled": ratios(rate, ONE_SAMPLED),
+        "to_pytorch": ratios(PLAIN),
+        "to_fairseq": ratios(FAIRSEQ),
+        "to_fairseq_adaptive": ratios(FAIRSEQ_ADAPTIVE),
+        "to_adaptive": ratios(ADAPTIVE),
+        "to_sampled": ratios(ONE_SAMPLED),
+        "to_pytorch_ddp": ratios(PYTORCH_DDP),
         "words": medians(crew.every(sampled, lambda r: r["words"]), 0),
         "of_dense": shares_of_dense(rounds),
         "workers": {name: SYSTEMS[name].workers(options) for name in rounds},
@@ -225,10 +240,11 @@ COLUMNS = {
     "to fairseq adaptive": ("to_fairseq_adaptive", "{:.2f}"),
     "to adaptive": ("to_adaptive", "{:.2f}"),
     "to sampled": ("to_sampled", "{:.2f}"),
+    "to pytorch ddp": ("to_pytorch_ddp", "{:.2f}"),
     "ms/update": ("ms_per_update", "{:,.0f}"),
     "words": ("words", "{:,.0f}"),
     "MB sent, counted": ("mb_counted", "{:,.1f}"),
-    "on loopback": ("mb_loopback", "{:,.1f}"),
+    "by the kernel": ("mb_loopback", "{:,.1f}"),
     "of dense": ("of_dense", "{:.1%}"),
     "peak MB": ("peak_mb", "{:,.0f}"),
     "sgemm": ("sgemm_ratio", "{:.2f}"),

@@ -6,18 +6,19 @@
 For each of several shapes of `hybrid_lstm` the planner profiles the machine (as
 `fairseq-hybrid-plan --remeasure` does) and ranks its alternatives for 2 workers. Then all of them
 are measured: one worker, `legacy_ddp`, and `hybrid` with each partition and each chunk, in turns
-and on the same batches (crew.py). One set of workers measures all chunks of a partition, another
-chunk in each round. `hybrid --hybrid-schedule decoupled`, which the planner does not plan, is
-measured beside them where it can be (not with --input-feeding).
+and on the same batches (crew.py). In each round one set of workers measures all chunks of a
+partition, one after the other. `pytorch_ddp` and `hybrid --hybrid-schedule decoupled`, which the
+planner does not plan, are measured like them (the latter not with --input-feeding).
 
     predicted    ms per update, before anything of it was measured, from the profile alone
     measured     of an alternative: the median over its turns of (its time / that of `legacy_ddp`
-                 in the same round), times the median of `legacy_ddp`, so that what the machine does
-                 to both cancels out
+                 in the same round, both taken as ratios to one worker beside them), times the
+                 median of `legacy_ddp`, so that what the machine does to both cancels out
     error        predicted / measured - 1
     chosen       by the planner, of those that use all workers; "behind": how much longer its update
                  takes than that of the fastest one measured
     decoupled    speed over that of the fastest synchronous `hybrid`
+    pytorch_ddp  speed over that of `legacy_ddp`
     drift        one worker, measured here, against what the profile saw of it a minute before: what
                  the machine did in between
 
@@ -39,6 +40,7 @@ from typing import Any
 
 import crew
 import torch
+import worker
 from common import command  # noqa: F401  (makes the package importable, first thing)
 from crew import System
 
@@ -76,7 +78,7 @@ SHAPES = {
     "feeding": Shape(2, 256, 4000, (20, 20), sentences(16), ("--input-feeding",)),
     "both ways": Shape(4, 256, 4000, (20, 20), sentences(24), ("--encoder-bidirectional-first",)),
 }
-SINGLE, DATA_PARALLEL, DECOUPLED = "single", "legacy_ddp", "decoupled"
+SINGLE, DATA_PARALLEL, PYTORCH, DECOUPLED = "single", "legacy_ddp", "pytorch_ddp", "decoupled"
 
 
 # Data and command lines
@@ -151,26 +153,27 @@ def predict(shape: Shape, data: Path, options) -> tuple[list[Any], dict]:
 
 
 class Worker(crew.Worker):
-    """One process of a system; a hybrid one takes another chunk in each round."""
+    """One process of a system; a hybrid one takes another chunk in each turn."""
 
     def __init__(self, name: str, rank: int, options, shape: Shape, data: Path, systems, chunks):
-        system, mine = systems[name], copy.copy(options)
-        mine.rounds = options.repeats  # all chunks have the same batches
-        super().__init__(system, arguments(shape, data, system, options), rank, mine)
+        system = systems[name]
+        super().__init__(system, arguments(shape, data, system, options), rank, options)
         self.chunks, self.decoupled = chunks, name == DECOUPLED
-        crew.sgemm_rate = lambda: 0.0  # half a second a turn for a column that is not in the table
+        worker.sgemm_rate = lambda: (
+            0.0
+        )  # half a second a turn for a column that is not in the table
 
-    def turn(self, number: int) -> list[list[dict]]:
+    def turn(self, number: int, half: int | None = None) -> list[list[dict]]:
         if self.trainer.spread is not None and not self.decoupled:
             self.trainer.spread.chunk = chunk_of(number, self.chunks)
-        return super().turn(number // max(1, len(self.chunks)))
+        return super().turn(number // max(1, len(self.chunks)), half)
 
     def facts(self) -> dict:
         return {"parameters": sum(p.numel() for p in self.trainer.get_model().parameters())}
 
 
 def chunk_of(number: int, chunks: list[int]) -> int:
-    """The chunk of a round."""
+    """The chunk of a turn."""
     return chunks[number % len(chunks)]
 
 
@@ -180,7 +183,10 @@ def name_of(plan: Any) -> str:
 
 
 def systems_of(plans: list[Any], shape: Shape) -> dict[str, System]:
-    systems = {SINGLE: System("1 worker"), DATA_PARALLEL: System(DATA_PARALLEL, DATA_PARALLEL)}
+    systems = {
+        SINGLE: System("1 worker"),
+        **{name: System(name, name) for name in (DATA_PARALLEL, PYTORCH)},
+    }
     for plan in plans:
         if plan.splits:
             layers = ("--hybrid-layers", ",".join(map(str, plan.layers)))
@@ -203,20 +209,29 @@ def measure(name: str, options) -> dict:
         chunks = sorted({plan.chunk for plan in plans if plan.splits})
         systems = systems_of(plans, shape)
         turns = copy.copy(options)
-        turns.systems, turns.rounds = list(systems), options.repeats * max(1, len(chunks))
-        _, rounds = crew.take_turns(
-            name, systems, Worker, turns, lambda scratch: (shape, data, systems, chunks)
+        turns.systems = list(systems)
+        _, rounds, calibration = crew.take_turns(
+            name,
+            systems,
+            Worker,
+            turns,
+            lambda scratch: (shape, data, systems, chunks),
+            SINGLE,
+            max(1, len(chunks)),
         )
     rows = [compare(prediction, rounds, chunks) for prediction in ranked]
     found = verdict(rows, profile)
     hybrids = [row["measured"] for row in rows if row["backend"] not in (SINGLE, DATA_PARALLEL)]
     if DECOUPLED in rounds and hybrids:
         found["decoupled"] = round(min(hybrids) / measured_time(rounds, DECOUPLED), 3)
+    ddp = measured_time(rounds, DATA_PARALLEL)
+    found["pytorch_ddp"] = round(ddp / measured_time(rounds, PYTORCH), 3)
     return {
         "shape": str(shape),
         "alternatives": rows,
         "verdict": found,
         "profile": profile,
+        "calibration": calibration,
         "rounds": rounds,
     }
 
@@ -243,10 +258,14 @@ def measured_time(
     rounds: crew.Rounds, name: str, chunk: int | None = None, chunks: int = 1
 ) -> float:
     """Milliseconds per update, of all rounds or of those with a chunk."""
-    per_update = crew.every(rounds, lambda turn: 1000 * turn["seconds"] / turn["updates"])
-    mine, ddp = per_update[name], per_update[DATA_PARALLEL]
-    numbers = [n for n in range(len(ddp)) if chunk is None or n % chunks == chunk]
-    return statistics.median(mine[n] / ddp[n] for n in numbers) * statistics.median(ddp)
+
+    def per_update(turn) -> float:
+        return 1000 * turn["seconds"] / turn["updates"]
+
+    ratios = crew.within_rounds(rounds, DATA_PARALLEL, per_update)[name]
+    numbers = [n for n in range(len(ratios)) if chunk is None or n % chunks == chunk]
+    ddp = statistics.median(per_update(turn) for turn in rounds[DATA_PARALLEL])
+    return statistics.median(ratios[n] for n in numbers) * ddp
 
 
 def verdict(rows: list[dict], profile: dict) -> dict:
@@ -282,8 +301,8 @@ def report(name: str, result: dict, options) -> None:
 
 def summary(verdicts: dict[str, dict]) -> None:
     print("\n| shape | chosen | fastest | behind | within 5 % | error, hybrid (worst chunk) "
-          "| legacy_ddp | within 15 % | decoupled | drift |")  # fmt: skip
-    print("|---|---|---|--:|---|--:|--:|---|--:|--:|")
+          "| legacy_ddp | within 15 % | decoupled | pytorch_ddp | drift |")  # fmt: skip
+    print("|---|---|---|--:|---|--:|--:|---|--:|--:|--:|")
     for name, found in verdicts.items():
         errors = found["errors"]
         hybrid = "–"
@@ -295,6 +314,7 @@ def summary(verdicts: dict[str, dict]) -> None:
             *(hybrid, f"{errors['legacy_ddp']:+.1%}"),
             "yes" if found["prediction_ok"] else "**no**",
             f"{found['decoupled']:.2f}" if "decoupled" in found else "–",
+            f"{found['pytorch_ddp']:.2f}",
             f"{found['drift']:+.1%}",
         ]
         print("| " + " | ".join(cells) + " |")
@@ -316,9 +336,13 @@ def parse() -> argparse.Namespace:
     add("--patience", type=float, default=600, help="seconds to wait for a worker")
     add("--json", type=Path, help="write the result here")
     options = parser.parse_args()
-    options.accumulate, options.rounds = False, options.repeats
+    options.accumulate, options.rounds, options.devices = False, options.repeats, None
+    options.systems = []
     crew.check_options(parser, options)
     return options
+
+
+PRIVATE = ("accumulate", "rounds", "devices", "systems")
 
 
 def main() -> None:
@@ -330,7 +354,7 @@ def main() -> None:
         verdicts[name] = result["verdict"]
         return result
 
-    crew.run(tuple(options.shapes), measured, report, options, private=("accumulate", "rounds"))
+    crew.run(tuple(options.shapes), measured, report, options, private=PRIVATE)
     summary(verdicts)
 
 

@@ -11,12 +11,14 @@ clipping, Adam. Two workloads:
                 sentence is one of them), no padding
     multi30k    Multi30k de→en in the batches fairseq makes of it (`--max-tokens` per worker)
 
-and the systems, each a set of processes, started once and stopped while others are measured:
+and the systems, each a set of processes, started anew in each round (crew.py says how they take
+turns):
 
     feeding           1 worker, --input-feeding
-    single            1 worker: the baseline of "speed-up"
+    single            1 worker: the baseline of "speed-up", measured beside every other system
     threads           1 worker with as many torch threads as the others have workers
     legacy_ddp        2 workers, a thread each, --ddp-backend legacy_ddp
+    pytorch_ddp       2 workers, a thread each, --ddp-backend pytorch_ddp, buckets of BUCKET_MB
     model_parallel    2 workers, a thread each, --ddp-backend model_parallel
     hybrid            2 workers, a thread each, --ddp-backend hybrid
     decoupled         the same with --hybrid-schedule decoupled: not the same update as the others
@@ -25,18 +27,20 @@ What is timed is `HybridTrainer.train_step`, built from a parsed fairseq-train c
 user gets, but for reading the data, which is in memory. In each round every system goes through the
 same batches, one system after the other, after `--warmup` updates that do not count. 2 workers do
 `--updates` updates of two batches (one each), a single worker twice as many of one batch, or with
-`--accumulate` as many of two (--update-freq 2: the very update of the 2 workers).
+`--accumulate` as many of two (--update-freq 2: the very update of the 2 workers); `single` half of
+them beside each system. `--devices SHARE RATE` puts each worker on an emulated device.
 
     target tok/s   real target tokens of all workers per second of wall time, median over rounds
-    speed-up       over `single`; median of the ratios within a round, as in "to ddp"
+    speed-up       over `single` beside it; median over rounds. "to ddp" and "to pytorch ddp" are
+                   ratios of these, within a round
     of bound       speed-up / (workers x ideal), where ideal is the share of their time that the
                    schedule of the wavefront lets the stages compute (1 under legacy_ddp)
     sgemm          what the machine has to give: large matrix products of all workers at the same
                    time, over those of `single`, right after the updates of each round. Two cores
                    that share something give less than 2
     MB sent        per update, by all workers together: as the program counts its tensors (an
-                   all-reduce as a ring makes it), and as the kernel counts the loopback device
-                   (what gloo really sends, headers, and whatever else runs on the machine)
+                   all-reduce as a ring makes it), and as the kernel counts the loopback device or
+                   those of the emulated devices (what gloo really sends, with headers)
     peak MB        of the largest worker, since its start (VmHWM)
 
 Processor time of all workers is in the JSON: where something else runs on the machine, look there.
@@ -51,14 +55,20 @@ from pathlib import Path
 
 import crew
 import torch
-from common import medians, prepare, ratios
+from common import medians, prepare
 from crew import System
+
+BUCKET_MB = 25
+"""the fastest of 1, 5, 25 and 100: see bucket_size.py"""
 
 SYSTEMS = {
     "feeding": System("1 worker, input feeding", flags=("--input-feeding",)),
     "single": System("1 worker"),
     "threads": System("1 worker, {n} threads", threaded=True),
     "legacy_ddp": System("{n} workers, legacy_ddp", "legacy_ddp"),
+    "pytorch_ddp": System(
+        "{n} workers, pytorch_ddp", "pytorch_ddp", ("--bucket-cap-mb", str(BUCKET_MB))
+    ),
     "model_parallel": System("{n} workers, model_parallel", "model_parallel"),
     "hybrid": System("{n} workers, hybrid", "hybrid"),
     "decoupled": System(
@@ -66,7 +76,7 @@ SYSTEMS = {
     ),
 }
 WAVEFRONT = ("model_parallel", "hybrid", "decoupled")
-BASELINE, DATA_PARALLEL = "single", "legacy_ddp"
+BASELINE, DATA_PARALLEL, PYTORCH = "single", "legacy_ddp", "pytorch_ddp"
 
 
 # Data
@@ -158,17 +168,19 @@ class Worker(crew.Worker):
 
 
 def measure(workload: str, options) -> dict:
-    facts, rounds = crew.take_turns(
+    facts, rounds, calibration = crew.take_turns(
         workload,
         SYSTEMS,
         Worker,
         options,
         lambda scratch: (workload, workload_data(workload, options, scratch)),
+        BASELINE,
     )
     # All systems together have seen the same batches: those of a single worker are all of them.
     whole = next((f for n, f in facts.items() if not SYSTEMS[n].backend), None)
     return {
         **(whole or next(iter(facts.values()))),
+        "calibration": calibration,
         "parameters": {name: f["parameters"] for name, f in facts.items()},
         "systems": summary(rounds, options),
         "rounds": rounds,
@@ -176,18 +188,19 @@ def measure(workload: str, options) -> dict:
 
 
 def summary(rounds: crew.Rounds, options) -> dict[str, dict]:
-    rate = crew.rates(rounds)
+    over_one = crew.within_rounds(rounds, BASELINE)
     columns = {
         **crew.common_columns(rounds, BASELINE),
-        "to_legacy_ddp": ratios(rate, DATA_PARALLEL),
+        "to_legacy_ddp": medians(crew.within_rounds(rounds, DATA_PARALLEL), 2),
+        "to_pytorch_ddp": medians(crew.within_rounds(rounds, PYTORCH), 2),
         "ideal": medians(crew.every(rounds, lambda r: r["ideal"]), 3),
     }
     result = crew.by_system(columns, rounds)
     for name, row in result.items():
         row["workers"], row["of_bound"] = SYSTEMS[name].workers(options), None
-        if row["workers"] > 1 and BASELINE in rate:
+        if row["workers"] > 1 and BASELINE in rounds:
             bounds = [r["ideal"] * row["workers"] for r in rounds[name]]
-            shares = (a / b / bound for a, b, bound in zip(rate[name], rate[BASELINE], bounds))
+            shares = (ratio / bound for ratio, bound in zip(over_one[name], bounds))
             row["of_bound"] = round(statistics.median(shares), 3)
     return result
 
@@ -196,13 +209,14 @@ COLUMNS = {
     "target tok/s": ("tokens_per_second", "{:,.0f}"),
     "speed-up": ("speed_up", "{:.2f}"),
     "to ddp": ("to_legacy_ddp", "{:.2f}"),
+    "to pytorch ddp": ("to_pytorch_ddp", "{:.2f}"),
     "ms/update": ("ms_per_update", "{:,.0f}"),
     "tokens/update": ("tokens_per_update", "{:,.0f}"),
     "ideal": ("ideal", "{:.1%}"),
     "of bound": ("of_bound", "{:.1%}"),
     "sgemm": ("sgemm_ratio", "{:.2f}"),
     "MB sent, counted": ("mb_counted", "{:,.1f}"),
-    "on loopback": ("mb_loopback", "{:,.1f}"),
+    "by the kernel": ("mb_loopback", "{:,.1f}"),
     "peak MB": ("peak_mb", "{:,.0f}"),
 }
 
@@ -244,6 +258,8 @@ def parse() -> argparse.Namespace:
     options = parser.parse_args()
     options.workloads = ("fixed", "multi30k") if options.workload == "both" else (options.workload,)
     crew.check_options(parser, options)
+    if options.devices:
+        options.sums_through = "messages"
     if options.sentences < 1:
         parser.error(f"--sentences {options.sentences}: give 1 or more")
     if options.length < 2 or options.vocab < 8:
