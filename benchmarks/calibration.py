@@ -1,6 +1,6 @@
 """What the devices of this machine have to give: products, round trips, and bytes of a link.
 
-    bash benchmarks/devices.sh 2 1 1gbit python benchmarks/calibration.py
+    bash benchmarks/devices.sh 2 1 1gbit python benchmarks/calibration.py          or ... quickly
 
 Every device runs it; device 0 prints a line of JSON. The benchmarks do the same with their workers
 before the first round, on emulated devices or not, and keep it beside their results:
@@ -22,6 +22,7 @@ import json
 import os
 import socket
 import statistics
+import sys
 import threading
 import time
 
@@ -36,7 +37,9 @@ PATIENCE = 120.0
 
 
 def calibrate(rank: int, world: int, host: str, port: int = PORT, seconds: float = 1.0) -> dict:
-    """All workers call it, worker 0 with its own address; returns the result, on worker 0 only."""
+    """All workers call it; returns the result on worker 0, whose address is `host`.
+
+    `seconds` is the time for products, each alone and all together."""
     torch.set_num_threads(1)
     sgemm_rate(seconds=0.0)  # makes pages
     with contextlib.ExitStack() as stack:
@@ -173,7 +176,7 @@ def main() -> None:
         raise SystemExit(f"error: no variable {error}: start it by devices.sh") from None
     if world < 2:
         raise SystemExit("error: one device has nobody to talk to: give devices.sh 2 or more")
-    result = calibrate(rank, world, host)
+    result = calibrate(rank, world, host, seconds=0.1 if sys.argv[1:] == ["quickly"] else 1.0)
     if rank == 0:
         print(json.dumps(result))
 

@@ -160,17 +160,16 @@ class Crew:
             for key in ("cpu_seconds", "tokens", "bytes_counted", "sgemm")
         }
         before, after = zip(*(r["interface"] for r in results))
-        if self.devices.emulated:  # each has an interface of its own
-            sent = sum(after) - sum(before)
-        else:
-            sent = max(after) - min(before)
         return {
             # perf_counter is the same clock in all processes of a machine
             "seconds": max(r["end"] for r in results) - min(r["begin"] for r in results),
             **total,
             "updates": results[0]["updates"],
             **results[0]["notes"],
-            "bytes_loopback": sent,
+            # each device has an interface of its own
+            "bytes_loopback": (
+                sum(after) - sum(before) if self.devices.emulated else max(after) - min(before)
+            ),
             "peak_bytes": [r["peak_bytes"] for r in results],
         }
 

@@ -164,7 +164,7 @@ fi
 # The script
 
 wrong() { complain "$*; usage: devices.sh N SHARE RATE COMMAND..."; exit 2; }
-[ $# -ge 4 ] || wrong "$# arguments"
+[ $# -ge 4 ] || wrong "too few arguments"
 [[ $1 =~ ^[1-9][0-9]?$ ]] || wrong "N $1: give 1 to 99 devices"
 [[ $2 =~ ^(1|1\.0+|0?\.[0-9]{1,3}|none)$ && ! $2 =~ ^0?\.0([0-4]|$) ]] || wrong "SHARE $2: give 0.05 to 1, or none"
 [[ $3 =~ ^([1-9][0-9]*[kmg]bit|none)$ ]] || wrong "RATE $3: give a rate such as 250mbit, or none"

@@ -4,12 +4,13 @@
     python benchmarks/two_hosts.py --wikitext2 FOLDER --json benchmarks/results/two_hosts.json
     python benchmarks/two_hosts.py --rates 100mbit --systems translation/legacy_ddp ...
 
-Both hosts are network namespaces of this machine (two_hosts.sh says how, and what it needs), with
-one worker of one thread each, started by `torchrun`. Two workloads, since no backend suits both:
+Both hosts are emulated devices of this machine (devices.sh says how, and what it needs) without a
+limit of processor time, with one worker of one thread each, started by `torchrun`. Two workloads,
+since no backend suits both, each with the `legacy_ddp` and `pytorch_ddp` of fairseq:
 
-    translation     hybrid_lstm, random words         legacy_ddp, hybrid, model_averaging
-    language_model  hybrid_lstm_lm, WikiText-2 or     legacy_ddp (full softmax), sampled (with
-                    the embedded corpus               sampled_softmax), model_averaging (full)
+    translation     hybrid_lstm, random words         hybrid, model_averaging
+    language_model  hybrid_lstm_lm, WikiText-2 or     sampled (with sampled_softmax),
+                    the embedded corpus               model_averaging (full softmax)
 
 In a round every system is started anew, one after the other, and makes `--warmup` updates that do
 not count and `--updates` that do, which hold one averaging.
@@ -17,7 +18,8 @@ not count and `--updates` that do, which hold one averaging.
     updates/s   wall time from one line of the log to another; median over rounds
     to ddp      over legacy_ddp of the same workload; median of the ratios within a round
     MB/update   what host 0 sent over the link, as the kernel counts it, headers included
-    link        megabits per second that two plain connections reach, before the rounds
+    to pytorch  over pytorch_ddp, likewise
+    calibration what the hosts have to give, before the rounds (calibration.py)
 
 The hosts share the machine's cores, memory and caches, and the link has no latency of its own but
 its queue: two real machines have more of the former and less of the latter.
@@ -58,11 +60,16 @@ MODELS = {
         *("--tokens-per-sample", "35", "--batch-size", "32"),
     ),
 }
+BUCKET_MB = 25
+"""the fastest of 1, 5, 25 and 100: see bucket_size.py"""
+PYTORCH = ("--criterion", "cross_entropy", "--bucket-cap-mb", str(BUCKET_MB))
 SYSTEMS = {
     "translation/legacy_ddp": ("--criterion", "cross_entropy"),
+    "translation/pytorch_ddp": PYTORCH,
     "translation/hybrid": ("--criterion", "cross_entropy"),
     "translation/model_averaging": ("--criterion", "cross_entropy"),
     "language_model/legacy_ddp": ("--criterion", "cross_entropy"),
+    "language_model/pytorch_ddp": PYTORCH,
     "language_model/sampled": ("--criterion", "sampled_softmax"),
     "language_model/model_averaging": ("--criterion", "cross_entropy"),
 }
@@ -109,7 +116,7 @@ def sent_bytes() -> int:
         name, _, counters = line.partition(":")
         if name.strip() == "wire":
             return int(counters.split()[8])
-    raise SystemExit("error: no wire in /proc/self/net/dev: start it by two_hosts.sh")
+    raise SystemExit("error: no wire in /proc/self/net/dev: start it by devices.sh")
 
 
 # Outside
@@ -117,7 +124,7 @@ def sent_bytes() -> int:
 
 def on_hosts(rate: str, *command: str) -> str:
     """What a command prints on host 0, both hosts running it."""
-    words = ["bash", str(HERE / "two_hosts.sh"), rate, sys.executable, *command]
+    words = ["bash", str(HERE / "devices.sh"), "2", "none", rate, sys.executable, *command]
     done = subprocess.run(
         words, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
     )
@@ -172,12 +179,11 @@ def run(options) -> dict:
     import common
 
     rounds: dict[str, dict[str, list[dict]]] = {}
-    links: dict[str, float] = {}
+    calibrations: dict[str, dict] = {}
     with tempfile.TemporaryDirectory() as folder:
         data = prepare(options, Path(folder))
         for rate in options.rates:
-            megabytes = "20" if rate.endswith("gbit") else "4"
-            links[rate] = float(on_hosts(rate, str(HERE / "link_speed.py"), megabytes))
+            calibrations[rate] = json.loads(on_hosts(rate, str(HERE / "calibration.py")))
             rounds[rate] = {name: [] for name in options.systems}
             for number in range(options.rounds):
                 for name in options.systems:
@@ -194,7 +200,8 @@ def run(options) -> dict:
         "environment": common.environment(),
         "options": {k: v for k, v in vars(options).items() if k not in ("wikitext2", "json")},
         "text": "WikiText-2" if options.wikitext2 else "embedded corpus",
-        "link_mbit": links,
+        "link_mbit": {r: round(8 * c["link_mb_per_s"], 1) for r, c in calibrations.items()},
+        "calibration": calibrations,
         "systems": {rate: summary(turns) for rate, turns in rounds.items()},
         "rounds": rounds,
     }
@@ -212,24 +219,28 @@ def summary(turns: dict[str, list[dict]]) -> dict[str, dict]:
         result[name] = {
             "updates_per_second": common.medians(rates, 3)[name],
             "to_legacy_ddp": common.ratios(same, f"{workload}/{BASELINE}").get(name),
+            "to_pytorch_ddp": common.ratios(same, f"{workload}/pytorch_ddp").get(name),
             "mb_per_update": common.medians(sent, 2)[name],
         }
     return result
 
 
 def report(result: dict) -> None:
-    print("| link | workload | backend | updates/s | to ddp | MB/update |")
-    print("|---|---|---|--:|--:|--:|")
+    print("| link | workload | backend | updates/s | to ddp | to pytorch | MB/update |")
+    print("|---|---|---|--:|--:|--:|--:|")
     for rate, systems in result["systems"].items():
         for name, row in systems.items():
             workload, backend = name.split("/")
-            ratio = "–" if row["to_legacy_ddp"] is None else f"{row['to_legacy_ddp']:.2f}"
+            ratios = [row["to_legacy_ddp"], row["to_pytorch_ddp"]]
+            cells = " | ".join("–" if ratio is None else f"{ratio:.2f}" for ratio in ratios)
             print(
                 f"| {rate} | {workload.replace('_', ' ')} | `{backend}` | "
-                f"{row['updates_per_second']:.2f} | {ratio} | {row['mb_per_update']:.1f} |"
+                f"{row['updates_per_second']:.2f} | {cells} | {row['mb_per_update']:.1f} |"
             )
-    for rate, reached in result["link_mbit"].items():
-        print(f"\n{rate}: plain connections reach {reached:.0f} Mbit/s each way")
+    from calibration import line
+
+    for rate, found in result["calibration"].items():
+        print(f"\n{rate}: {line(found)}")
 
 
 def parse() -> argparse.Namespace:

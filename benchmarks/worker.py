@@ -32,8 +32,8 @@ class System:
 def import_all() -> None:
     """What `build_trainer` imports, and what fairseq imports when it is first used."""
     import fairseq.options
-    import fairseq.tasks
-    import torch._dynamo
+    import fairseq.tasks  # noqa: F401
+    import torch._dynamo  # noqa: F401
 
     import fairseq_hybrid.distributed.trainer  # noqa: F401
 

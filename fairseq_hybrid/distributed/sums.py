@@ -191,7 +191,7 @@ def _map(group: Any, size: int) -> Tensor | None:
 def _host() -> tuple[str, int, int]:
     """Which boot of which machine, and the network and processes that this worker sees there.
 
-    Containers, and the hosts of two_hosts.sh, have the first in common, and are hosts all the same.
+    Containers, and the devices of devices.sh, have the first in common, and are hosts all the same.
     """
     boot = Path("/proc/sys/kernel/random/boot_id").read_text()
     return boot, *(os.stat(f"/proc/self/ns/{kind}").st_ino for kind in ("net", "pid"))

@@ -232,11 +232,13 @@ def check_make(command, rehearsal, place):
         check_settings(command, re.search(r"bash (\S+\.sh)", shown)[1])
 
 
-def check_two_hosts(command, rehearsal, place):
-    """tests/system/test_two_hosts.py runs the script itself; here what is to run on the hosts."""
+def check_devices(command, rehearsal, place):
+    """tests/benchmarks/test_devices.py runs the script; here what is to run on the devices."""
     if command.bare:
         return
-    rate, *words = command.words[2:]
+    count, share, rate, *words = command.words[2:]
+    assert re.fullmatch(r"[1-9]\d?|N", count)
+    assert re.fullmatch(r"[01]?\.?\d+|none|SHARE", share)
     assert re.fullmatch(r"\d+[kmg]bit|none", placed(rate))
     if words[:2] == ["bash", "-c"]:
         rehearse(rehearsal, shlex.split(words[2]))
@@ -270,8 +272,8 @@ SPECIAL = {
     "make": check_make,
     "sacrebleu": check_sacrebleu,
     "srun": check_srun,
+    "benchmarks/devices.sh": check_devices,
     "benchmarks/tables.py": check_tables,
-    "benchmarks/two_hosts.sh": check_two_hosts,
 }
 
 
@@ -327,6 +329,7 @@ def test_a_command_of_a_new_kind_has_none():
         "python benchmarks/planning.py --shape big",
         "bash examples/translation/multi30k.sh --fast",
         "python benchmarks/translation_parallel.py --workload fast",
+        "bash benchmarks/devices.sh 2 1 fast python benchmarks/calibration.py",
         "SPEED=3 make quickstart",
         "make tea",
     ],

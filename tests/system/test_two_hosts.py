@@ -1,11 +1,12 @@
 """Training by `torchrun` across two hosts, which are network namespaces with a slow link between.
 
-benchmarks/two_hosts.sh makes them; where it cannot (no root, no iproute2) these tests are skipped
+benchmarks/devices.sh makes them; where it cannot (no root, no iproute2) these tests are skipped
 and say why.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 
@@ -13,8 +14,8 @@ import pytest
 from jobs import BIN, ROOT, TINY_LSTM, Result, curve, run, train_command
 from warm import Warm
 
-HOSTS = str(ROOT / "benchmarks/two_hosts.sh")
-SPEED = str(ROOT / "benchmarks/link_speed.py")
+HOSTS = ("bash", str(ROOT / "benchmarks/devices.sh"), "2", "none")
+SPEED = str(ROOT / "benchmarks/calibration.py")
 TORCHRUN = (
     f"{BIN}/torchrun --nnodes 2 --nproc-per-node 1 --node-rank $NODE_RANK"
     ' --master-addr $FIRST_HOST --master-port 29500 "$@"'
@@ -40,9 +41,7 @@ SHORT = ("--max-update", "6", "--no-save", "--disable-validation", "--num-worker
 
 @pytest.fixture(scope="module", autouse=True)
 def _possible():
-    tried = subprocess.run(
-        ["bash", HOSTS, "none", "true"], capture_output=True, text=True, timeout=60
-    )
+    tried = subprocess.run([*HOSTS, "none", "true"], capture_output=True, text=True, timeout=60)
     if tried.returncode == 3:
         pytest.skip(tried.stderr.strip())
 
@@ -50,36 +49,38 @@ def _possible():
 def across(rate: str, command: list[str]) -> Result:
     """The command on both hosts, as a worker of one job each."""
     program, *words = command
-    return run("bash", HOSTS, rate, "bash", "-c", TORCHRUN, "hosts", f"{BIN}/{program}", *words)
+    return run(*HOSTS, rate, "bash", "-c", TORCHRUN, "hosts", f"{BIN}/{program}", *words)
 
 
 def test_the_link_has_its_rate():
-    slow = run("bash", HOSTS, "20mbit", "python", SPEED, "1").ok()
-    fast = run("bash", HOSTS, "none", "python", SPEED, "1").ok()
-    assert 8 < float(slow.out) < 24
-    assert float(fast.out) > 60
+    slow = json.loads(run(*HOSTS, "20mbit", "python", SPEED, "quickly").ok().out)
+    fast = json.loads(run(*HOSTS, "none", "python", SPEED, "quickly").ok().out)
+    assert 8 < 8 * slow["link_mb_per_s"] < 24
+    assert 8 * fast["link_mb_per_s"] > 60
 
 
 def test_it_is_the_only_way():
     """Neither host reaches anything but the other."""
-    routes = run("bash", HOSTS, "none", "bash", "-c", "ip route; ip -brief link").ok()
+    routes = run(*HOSTS, "none", "bash", "-c", "ip route; ip -brief link").ok()
     for host in (routes.out, routes.err):
-        assert [line.split()[0] for line in host.splitlines()[-2:]] == ["lo", "wire@if2"]
+        links = [re.sub(r"@if\d+$", "", line.split()[0]) for line in host.splitlines()[-2:]]
+        assert links == ["lo", "wire"]
         assert "default" not in host
 
 
 def test_a_host_that_fails_ends_the_other():
     job = '[ "$NODE_RANK" = 0 ] || exit 7; sleep 60'
-    result = run("bash", HOSTS, "none", "bash", "-c", job)
+    result = run(*HOSTS, "none", "bash", "-c", job)
     assert result.code == 7
     assert result.seconds < 20
 
 
 def test_a_rate_that_is_none_is_one_line():
-    result = run("bash", HOSTS, "fast", "true")
+    result = run(*HOSTS, "fast", "true")
     assert result.code == 2
     assert result.err == (
-        "two_hosts.sh: RATE fast and a command: give a rate such as 100mbit, or none\n"
+        "devices.sh: RATE fast: give a rate such as 250mbit, or none; "
+        "usage: devices.sh N SHARE RATE COMMAND...\n"
     )
 
 
@@ -141,7 +142,7 @@ def test_slurm_starts_workers_on_both(data, tmp_path):
     flags += ("--distributed-world-size", "4", "--distributed-port", "29500")
     program, *words = train_command(data, tmp_path, *flags, arch=HYBRID)
     command = ("bash", "-c", SRUN, "srun", f"{BIN}/{program}", *words)
-    result = run("bash", HOSTS, "100mbit", *command, TOOLS=str(tools)).ok()
+    result = run(*HOSTS, "100mbit", *command, TOOLS=str(tools)).ok()
     assert len(curve(result)) == 2
     ranks = re.findall(r"distributed init \(rank (\d)\)", result.all)
     assert sorted(set(ranks)) == ["0", "1", "2", "3"]
