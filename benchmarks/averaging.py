@@ -51,7 +51,7 @@ from crew import System
 SGD = ("--optimizer", "sgd", "--lr", "1.0")
 NATURAL = ("--optimizer", "ng_sgd", "--lr", "1.0")
 BUCKET_MB = 25
-"""the fastest of 1, 5, 25 and 100: see bucket_size.py"""
+"""as in translation_parallel.py"""
 SYSTEMS = {
     "single": System("1 worker", flags=SGD),
     "single_ng": System("1 worker, ng_sgd", flags=NATURAL),

@@ -63,7 +63,7 @@ ADAPTIVE_LOSS = ("--criterion", "adaptive_loss")
 SAMPLED = ("--criterion", "sampled_softmax")
 MESSAGES = ("--sums-through", "messages")
 BUCKET_MB = 25
-"""the fastest of 1, 5, 25 and 100: see bucket_size.py"""
+"""as in translation_parallel.py"""
 ONE_WORKERS_RANDOM = 1210
 """random words of one worker's sample, with which its softmax has as many words as that of two"""
 

@@ -7,8 +7,8 @@
 # The machine must do nothing else meanwhile. MULTI30K has {train,valid,test2016}.{de,en}, WIKITEXT2
 # wiki.{train,valid,test}.tokens. What trains for hours (quality) has scripts of its own, which write to the
 # same folder: translation_quality.sh, parallel_quality.sh, language_model_quality.sh,
-# averaging_quality.sh, averaging_exploration.sh. translation_2500mbit, translation_1gbit and two_hosts need
-# root.
+# averaging_quality.sh, averaging_exploration.sh. What names a rate and two_hosts need root (devices.sh);
+# so does bucket_size, which runs only if it is named.
 set -euo pipefail
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$ROOT"
@@ -16,31 +16,35 @@ PYTHON=python
 [ ! -x .venv/bin/python ] || PYTHON=.venv/bin/python
 export OMP_NUM_THREADS=1
 RESULTS=benchmarks/results
-ALL=(translation_single translation_parallel translation_parallel_multi30k translation_decoupled
-  translation_2500mbit translation_1gbit language_model averaging averaging_large planning two_hosts)
-ROUNDS=(--rounds 3 --updates 3 --warmup 2)
+ALL=(translation_single translation_parallel translation_2500mbit translation_1gbit
+  translation_parallel_multi30k translation_2500mbit_multi30k translation_1gbit_multi30k
+  language_model averaging averaging_large planning two_hosts)
+NETWORK=(single legacy_ddp pytorch_ddp hybrid decoupled)
 
 need() { # VARIABLE
   [ -d "${!1:-}" ] || { echo "run.sh: $1=${!1:-} is not a folder: say where the text is" >&2; exit 2; }
 }
 
 measure() {
-  local parallel=benchmarks/translation_parallel.py json=$RESULTS/$1.json
+  local rate parallel=benchmarks/translation_parallel.py json=$RESULTS/$1.json
   case $1 in
     translation_single) need MULTI30K; $PYTHON benchmarks/translation_single.py --data "$MULTI30K" --json "$json" ;;
-    translation_parallel) # (decoupled has its own: seven systems at once would not fit into 24 GB)
-      $PYTHON $parallel --workload fixed "${ROUNDS[@]}" \
-        --systems feeding single threads legacy_ddp model_parallel hybrid --json "$json" ;;
+    bucket_size) # of pytorch_ddp, tuned once: BUCKET_MB of the benchmarks
+      $PYTHON $parallel --workload fixed --devices 1 1gbit --rounds 2 --json "$json" \
+        --systems single buckets_1 buckets_5 buckets_25 buckets_100 ;;
+    translation_parallel) $PYTHON $parallel --workload fixed --json "$json" ;;
     translation_parallel_multi30k)
       need MULTI30K
-      $PYTHON $parallel --workload multi30k --multi30k "$MULTI30K" "${ROUNDS[@]}" \
-        --systems single legacy_ddp hybrid decoupled --json "$json" ;;
-    translation_decoupled)
-      $PYTHON $parallel --workload fixed "${ROUNDS[@]}" --systems single legacy_ddp hybrid decoupled \
+      $PYTHON $parallel --workload multi30k --multi30k "$MULTI30K" --json "$json" \
+        --systems single threads "${NETWORK[@]:1}" model_parallel ;;
+    translation_*mbit | translation_*gbit)
+      $PYTHON $parallel --workload fixed --devices 1 "${1#translation_}" --systems "${NETWORK[@]}" \
         --json "$json" ;;
-    translation_2500mbit | translation_1gbit)
-      bash benchmarks/slow_link.sh "${1#translation_}" --workload fixed "${ROUNDS[@]}" \
-        --systems single legacy_ddp hybrid --json "$json" ;;
+    translation_*bit_multi30k)
+      need MULTI30K
+      rate=${1#translation_}
+      $PYTHON $parallel --workload multi30k --multi30k "$MULTI30K" --devices 1 "${rate%_multi30k}" \
+        --systems "${NETWORK[@]}" --json "$json" ;;
     language_model) need WIKITEXT2; $PYTHON benchmarks/language_model.py --wikitext2 "$WIKITEXT2" --rounds 5 --updates 4 --json "$json" ;;
     averaging) need WIKITEXT2; $PYTHON benchmarks/averaging.py --wikitext2 "$WIKITEXT2" --rounds 3 --json "$json" ;;
     averaging_large)

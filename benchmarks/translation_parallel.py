@@ -22,6 +22,8 @@ turns):
     model_parallel    2 workers, a thread each, --ddp-backend model_parallel
     hybrid            2 workers, a thread each, --ddp-backend hybrid
     decoupled         the same with --hybrid-schedule decoupled: not the same update as the others
+    buckets_1, _5, _25, _100    pytorch_ddp with other buckets, of which BUCKET_MB was chosen; only
+                      where --systems asks for them
 
 What is timed is `HybridTrainer.train_step`, built from a parsed fairseq-train command line: what a
 user gets, but for reading the data, which is in memory. In each round every system goes through the
@@ -59,7 +61,7 @@ from common import medians, prepare
 from crew import System
 
 BUCKET_MB = 25
-"""the fastest of 1, 5, 25 and 100: see bucket_size.py"""
+"""what the run of `buckets_1` to `buckets_100` says: benchmarks/results/bucket_size.json"""
 
 SYSTEMS = {
     "feeding": System("1 worker, input feeding", flags=("--input-feeding",)),
@@ -75,6 +77,14 @@ SYSTEMS = {
         "{n} workers, hybrid, decoupled", "hybrid", ("--hybrid-schedule", "decoupled")
     ),
 }
+BUCKETS = {
+    f"buckets_{size}": System(
+        f"{{n}} workers, pytorch_ddp, {size} MB", "pytorch_ddp", ("--bucket-cap-mb", str(size))
+    )
+    for size in (1, 5, 25, 100)
+}
+USUAL = list(SYSTEMS)
+SYSTEMS |= BUCKETS
 WAVEFRONT = ("model_parallel", "hybrid", "decoupled")
 BASELINE, DATA_PARALLEL, PYTORCH = "single", "legacy_ddp", "pytorch_ddp"
 
@@ -241,7 +251,8 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add = parser.add_argument
     add("--workload", choices=("fixed", "multi30k", "both"), default="both")
-    crew.add_options(parser, SYSTEMS, rounds=7, updates=4)
+    crew.add_options(parser, SYSTEMS, rounds=3, updates=2)
+    parser.set_defaults(systems=USUAL)
     add("--sums-through", choices=("auto", "messages"), default="auto",
         help="messages: as between machines")  # fmt: skip
     add("--chunk", default="auto", help="--hybrid-chunk of hybrid, decoupled and model_parallel")

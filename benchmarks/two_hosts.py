@@ -61,7 +61,7 @@ MODELS = {
     ),
 }
 BUCKET_MB = 25
-"""the fastest of 1, 5, 25 and 100: see bucket_size.py"""
+"""as in translation_parallel.py"""
 PYTORCH = ("--criterion", "cross_entropy", "--bucket-cap-mb", str(BUCKET_MB))
 SYSTEMS = {
     "translation/legacy_ddp": ("--criterion", "cross_entropy"),
