@@ -1,4 +1,4 @@
-"""What the benchmarks share: corpora for fairseq, medians, and where a number was measured.
+"""What the benchmarks share: corpora for fairseq, and where a number was measured.
 
 Importing this module makes the package of this folder importable and fairseq's log silent.
 """
@@ -10,7 +10,6 @@ import importlib.metadata
 import logging
 import platform
 import re
-import statistics
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from measured import medians, ratios  # noqa: F401  (what benchmarks find here)
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -98,20 +98,6 @@ def sgemm_rate(size: int = 1024, seconds: float = 0.5) -> float:
         torch.mm(a, b)
         products += 1
     return products * 2 * size**3 / (time.perf_counter() - begin) / 1e9
-
-
-def medians(values: Mapping[str, list[float]], digits: int) -> dict[str, float]:
-    return {name: round(statistics.median(v), digits) for name, v in values.items()}
-
-
-def ratios(rates: Mapping[str, list[float]], baseline: str) -> dict[str, float]:
-    """Median of the ratios within each round: what the machine does to both cancels out."""
-    if baseline not in rates:
-        return {}
-    return {
-        name: round(statistics.median(a / b for a, b in zip(values, rates[baseline])), 2)
-        for name, values in rates.items()
-    }
 
 
 def environment() -> dict:

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Mapping
-
-from common import medians
 
 Rounds = dict[str, list[dict]]
 """system → what came out of each of its turns"""
+
+
+def medians(values: Mapping[str, list[float]], digits: int) -> dict[str, float]:
+    return {name: round(statistics.median(v), digits) for name, v in values.items()}
+
+
+def ratios(rates: Mapping[str, list[float]], baseline: str) -> dict[str, float]:
+    """Median of the ratios within each round: what the machine does to both cancels out."""
+    if baseline not in rates:
+        return {}
+    return {
+        name: round(statistics.median(a / b for a, b in zip(values, rates[baseline])), 2)
+        for name, values in rates.items()
+    }
 
 
 def every(rounds: Rounds, value: Callable[[dict], float]) -> dict[str, list[float]]:
