@@ -7,8 +7,8 @@ system makes `--settle` updates more, in which its memory grows: new pages cost 
 of an update, and a training run soon has all that it needs.
 
 The baseline, one worker, is started once a round and has a turn of half the updates beside every
-system's turn (the first half beside one system, the second beside the next), so that what the
-machine does to both cancels out of their ratio. Who has no turn is stopped (SIGSTOP). So as many
+system's turn (the first half beside one system, the second beside the next; no warm-up but after
+its start), so that what the machine does to both cancels out of their ratio. Who has no turn is stopped (SIGSTOP). So as many
 processes as `--workers` and one more are resident, beside the starters that fork them.
 
     SYSTEMS = {"single": System("1 worker"), "legacy_ddp": System("{n} workers", "legacy_ddp")}
@@ -332,7 +332,7 @@ def add_options(
 
 
 def add_settle(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--settle", type=int, default=2,
+    parser.add_argument("--settle", type=int, default=1,
         help="updates after a system's start, until its memory no longer grows")  # fmt: skip
 
 

@@ -14,7 +14,7 @@ clipping, Adam. Two workloads:
 and the systems, each a set of processes, started anew in each round (crew.py says how they take
 turns):
 
-    feeding           1 worker, --input-feeding
+    feeding           1 worker, --input-feeding; only where --systems asks for it
     single            1 worker: the baseline of "speed-up", measured beside every other system
     threads           1 worker with as many torch threads as the others have workers
     legacy_ddp        2 workers, a thread each, --ddp-backend legacy_ddp
@@ -83,7 +83,7 @@ BUCKETS = {
     )
     for size in (1, 5, 25, 100)
 }
-USUAL = list(SYSTEMS)
+USUAL = [name for name in SYSTEMS if name != "feeding"]
 SYSTEMS |= BUCKETS
 WAVEFRONT = ("model_parallel", "hybrid", "decoupled")
 BASELINE, DATA_PARALLEL, PYTORCH = "single", "legacy_ddp", "pytorch_ddp"

@@ -108,13 +108,15 @@ class Worker:
         return {"loss": float(log["loss"])}
 
     def turn(self, number: int, half: int | None = None) -> list[list[dict]]:
-        """The updates of a round, or a half of them, after some of them as warm-up."""
+        """The updates of a round, after some of them as warm-up; or a half of them, of the worker
+        that comes back every few seconds and is warm."""
         mine = self.updates[number * self.per_round : (number + 1) * self.per_round]
         if half is not None and len(mine) > 1:
             middle = len(mine) // 2
             mine = mine[middle:] if half else mine[:middle]
-        settling, self.settling = self.settling, 0
-        for i in range(settling + self.options.warmup):
+        before = self.options.warmup if half is None else 0
+        before, self.settling = before + self.settling, 0
+        for i in range(before):
             self.trainer.train_step(mine[i % len(mine)])
         return mine
 

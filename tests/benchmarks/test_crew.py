@@ -77,6 +77,7 @@ def check(result: dict, backends: tuple[str, ...]) -> None:
     assert len(found["rounds"]["single"]) == len(backends) * result["options"]["rounds"]
 
 
+@pytest.mark.long
 def test_a_run_on_devices(tmp_path):
     """One round; result, table and calibration."""
     file = tmp_path / "result.json"
@@ -90,7 +91,6 @@ def test_a_run_on_devices(tmp_path):
     made = json.loads(file.read_text())
     check(made, ("pytorch_ddp",))
     assert made["workloads"]["fixed"]["calibration"]["link_mb_per_s"] < 30  # 25 and a burst
-    assert "sums through memory" not in result.all
 
 
 @pytest.mark.long

@@ -131,6 +131,11 @@ class TestDevices:
         assert result.seconds < 20
         assert not ownerless()
 
+    @pytest.mark.long
+    def test_no_rate_is_no_limit(self):
+        result = devices("2", "none", "none", "python", CALIBRATION, "quickly").ok()
+        assert 8 * json.loads(result.out)["link_mb_per_s"] > 60
+
     @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
     def test_killed_in_the_middle_it_leaves_nothing(self, sign):
         assert killed(lambda everything: everything[:1], sign)
@@ -139,7 +144,9 @@ class TestDevices:
         """As a terminal or a batch system does it."""
         assert killed(None, signal.SIGKILL)
 
-    @pytest.mark.parametrize("part", range(1, 7))
+    @pytest.mark.parametrize(
+        "part", [1, *(pytest.param(part, marks=pytest.mark.long) for part in range(2, 7))]
+    )
     def test_a_part_of_it_that_is_killed_leaves_nothing(self, part):
         """Keeper, unshare, process 1 of the namespace, its watch, devices 0 and 1."""
         assert killed(lambda everything: everything[part : part + 1], signal.SIGKILL)
