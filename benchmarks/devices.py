@@ -109,7 +109,7 @@ class Devices:
 
     def exitcode(self, process: Process) -> int | None:
         """Of one whose pipe has ended; None if it still runs."""
-        with contextlib.suppress(OSError, EOFError):
+        with contextlib.suppress(SystemExit):
             return self._ask(process.device, "exitcode", process.pid)
         return None
 
@@ -122,8 +122,11 @@ class Devices:
             self.processes.remove(process)
 
     def _ask(self, device: int, what: str, about: Any) -> Any:
-        self.starters[device].send((what, about))
-        return self.starters[device].recv()
+        try:
+            self.starters[device].send((what, about))
+            return self.starters[device].recv()
+        except (EOFError, OSError):
+            raise SystemExit(f"error: the starter of workers on device {device} died") from None
 
     def stop(self) -> None:
         for starter in self.starters:

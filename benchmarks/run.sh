@@ -45,7 +45,7 @@ measure() {
       rate=${1#translation_}
       $PYTHON $parallel --workload multi30k --multi30k "$MULTI30K" --devices 1 "${rate%_multi30k}" \
         --systems "${NETWORK[@]}" --json "$json" ;;
-    language_model) need WIKITEXT2; $PYTHON benchmarks/language_model.py --wikitext2 "$WIKITEXT2" --rounds 5 --updates 4 --json "$json" ;;
+    language_model) need WIKITEXT2; $PYTHON benchmarks/language_model.py --wikitext2 "$WIKITEXT2" --rounds 3 --updates 2 --json "$json" ;;
     averaging) need WIKITEXT2; $PYTHON benchmarks/averaging.py --wikitext2 "$WIKITEXT2" --rounds 3 --json "$json" ;;
     averaging_large)
       need WIKITEXT2

@@ -146,3 +146,18 @@ def test_a_worker_that_is_killed_is_named(emulated):
     assert process.returncode == 1
     assert "was killed by SIGKILL" in err
     wait_for(lambda: not alive(everything))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("emulated", [(), ("--devices", "1", "200mbit")])
+def test_if_the_benchmark_is_killed_nobody_is_left(emulated):
+    flags = ("--systems", "single", "legacy_ddp", "--rounds", "100", *emulated)
+    process = start(sys.executable, PROGRAM, *TINY, *flags)
+    for line in process.stderr:
+        if "round 1/" in line:
+            break
+    everything = children(process.pid)
+    assert len(everything) >= 3 or process.wait() == 3
+    process.kill()
+    process.communicate(timeout=60)
+    wait_for(lambda: not alive(everything))
