@@ -159,9 +159,8 @@ class Worker(crew.Worker):
         system = systems[name]
         super().__init__(system, arguments(shape, data, system, options), rank, options)
         self.chunks, self.decoupled = chunks, name == DECOUPLED
-        worker.sgemm_rate = lambda: (
-            0.0
-        )  # half a second a turn for a column that is not in the table
+        # (half a second a turn for a column that is not in the table)
+        worker.sgemm_rate = lambda: 0.0
 
     def turn(self, number: int, half: int | None = None) -> list[list[dict]]:
         if self.trainer.spread is not None and not self.decoupled:
