@@ -30,7 +30,7 @@
 # print theirs): operations a device does in the time in which its link carries one byte,
 #
 #   FLOP per byte                    device          link
-#       35    a core of 80 GFLOP/s                   loopback, 2.3 GB/s (memory, in fact)
+#       70    a core of 80 GFLOP/s                   loopback of the same machine, 1.1 GB/s
 #      256                                           2.5 Gbit/s: 0.31 GB/s
 #      640                                           1 Gbit/s: 0.125 GB/s
 #    1,152    0.45 of it, 36 GFLOP/s                 250 Mbit/s: 0.031 GB/s

@@ -22,8 +22,8 @@ turns):
     model_parallel    2 workers, a thread each, --ddp-backend model_parallel
     hybrid            2 workers, a thread each, --ddp-backend hybrid
     decoupled         the same with --hybrid-schedule decoupled: not the same update as the others
-    buckets_1, _5, _25, _100    pytorch_ddp with other buckets, of which BUCKET_MB was chosen; only
-                      where --systems asks for them
+    buckets_1, _5, _25, _100    pytorch_ddp with other buckets, to choose BUCKET_MB by; only where
+                      --systems asks for them
 
 What is timed is `HybridTrainer.train_step`, built from a parsed fairseq-train command line: what a
 user gets, but for reading the data, which is in memory. In each round every system goes through the
@@ -61,7 +61,7 @@ from common import medians, prepare
 from crew import System
 
 BUCKET_MB = 25
-"""what the run of `buckets_1` to `buckets_100` says: benchmarks/results/bucket_size.json"""
+"""fairseq's own; `bash benchmarks/run.sh bucket_size` compares 1, 5, 25 and 100"""
 
 SYSTEMS = {
     "feeding": System("1 worker, input feeding", flags=("--input-feeding",)),
