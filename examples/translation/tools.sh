@@ -4,6 +4,7 @@
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 PLUGIN=$ROOT/fairseq_hybrid
 PIECES=$ROOT/examples/translation/pieces.py
+PROGRESS=$ROOT/examples/translation/progress.py
 [ ! -x "$ROOT/.venv/bin/python" ] || PATH=$ROOT/.venv/bin:$PATH
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 DRY=
@@ -15,7 +16,8 @@ run() {
   if [ -n "$DRY" ]; then printf '%q ' "$@"; echo; else "$@"; fi
 }
 
-# ended_with_us PID: wait for a background process; ending this script ends that too
+# ended_with_us PID [LOG]: wait for a background process; ending this script ends that too, and shows its
+# last line in LOG
 # (bash runs no trap before a foreground command is done, and Ctrl-C does not reach the background)
 ended_with_us() {
   local pid=$1 status=0 stop=
@@ -27,7 +29,7 @@ ended_with_us() {
     wait "$pid" || status=$?
   done
   trap - TERM INT HUP
-  [ -z "$stop" ] || exit "$stop"
+  [ -z "$stop" ] || { [ -z "${2:-}" ] || tail -n 1 "$2" >&2; exit "$stop"; }
   return "$status"
 }
 
@@ -62,6 +64,29 @@ same_settings() {
     }
   done
   [ -e "$folder/settings" ] || printf '%s\n' "${lines[@]}" > "$folder/settings"
+}
+
+# watched LOG [--updates N | --epochs N] -- COMMAND...: a training; all it says is appended to the log, its
+# progress is on the screen. The training writes to the file itself, so nothing that befalls progress.py or
+# the screen stops it. progress.py ends when descriptor 9 is closed, by us or by our death.
+watched() {
+  local log=$1 options=() status=0 progress
+  shift
+  while [ "$1" != -- ]; do options+=("$1"); shift; done
+  shift
+  if [ -n "$DRY" ]; then run "$@"; return; fi
+  touch "$log"
+  exec 9> >(exec python "$PROGRESS" "$log" "$(wc -c < "$log")" ${options[@]+"${options[@]}"})
+  progress=$!
+  "$@" >> "$log" 2>&1 9>&- &
+  ended_with_us $! "$log" || status=$?
+  exec 9>&-
+  wait "$progress" 2> /dev/null || true
+  if [ "$status" -ne 0 ]; then
+    echo "failed (exit status $status); the end of $log:" >&2
+    tail -n 5 "$log" >&2
+    exit "$status"
+  fi
 }
 
 # hypotheses GENERATE_OUTPUT: fairseq-generate's translations in the order of the test set

@@ -37,12 +37,12 @@ train_model() {
   [ ! -e "$SAVE/trained" ] || { as_trained; return 0; }
   started=$(date +%s)
   # shellcheck disable=SC2086  (MODEL, TRAINING and EXTRA are lists of options)
-  logged "$SAVE/train.log" ' \| (train|valid) \||Loaded checkpoint|early stop' \
+  watched "$SAVE/train.log" -- \
     fairseq-train "$PREPARED/bin" --user-dir "$PLUGIN" --cpu $MODEL $TRAINING \
     --distributed-world-size "$WORKERS" --ddp-backend "$BACKEND" --num-workers 0 \
     --max-tokens "$((TOKENS / WORKERS))" --seed "$SEED" \
     --save-dir "$SAVE" --save-on-exit --no-epoch-checkpoints --keep-best-checkpoints "$AVERAGE" \
-    --log-format simple --log-interval 100 $EXTRA
+    --log-format simple --log-interval 20 $EXTRA
   [ -n "$DRY" ] || printf '%s\n' "$EXTRA" > "$SAVE/trained"
   [ -n "$DRY" ] || echo "  training took $(($(date +%s) - started)) s this time"
 }
