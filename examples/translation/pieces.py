@@ -1,10 +1,11 @@
 """Sentencepiece for the recipes: one model of both languages, text in its pieces, and a filter.
 
-    python pieces.py train MODEL_PREFIX VOCABULARY_SIZE FILE...
+    python pieces.py train MODEL_PREFIX VOCABULARY_SIZE [--split-digits] FILE...
     python pieces.py check LONGEST FOLDER SOURCE,TARGET SPLIT,...
     python pieces.py encode MODEL_PREFIX INPUT OUTPUT [LONGEST]
     python pieces.py clean INPUT_PREFIX SOURCE TARGET OUTPUT_PREFIX LONGEST RATIO
 
+With --split-digits every digit is a piece, so numbers that are rare can be copied.
 `check` refuses what is no parallel text: other encodings, empty files, sides of unlike length and,
 outside of training, lines of more than LONGEST words. The others leave a result that exists alone,
 so an interrupted recipe goes on where it stopped. `clean` keeps pairs of 1 to LONGEST pieces on
@@ -92,6 +93,8 @@ def train(prefix: str, size: str, *files: str) -> None:
         return
     import sentencepiece
 
+    digits = files[0] == "--split-digits"
+    files = files[digits:]
     lines = sum(map(count_lines, files))
     drawn = {"input_sentence_size": ENOUGH, "shuffle_input_sentence": True}
     try:
@@ -100,6 +103,7 @@ def train(prefix: str, size: str, *files: str) -> None:
             model_prefix=f"{prefix}.tmp",
             vocab_size=int(size),
             character_coverage=1.0,
+            split_digits=digits,
             num_threads=2,
             minloglevel=1,
             **(drawn if lines > ENOUGH else {}),

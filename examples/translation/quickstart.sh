@@ -5,18 +5,19 @@
 #   OUT=/tmp/try WORKERS=1 bash examples/translation/quickstart.sh
 #
 # The text is made by `python -m fairseq_hybrid.corpus`, so nothing is downloaded. Every step is
-# skipped if its result is there; training resumes from its last checkpoint.
-# Expected on 2 cores: see the README.
+# skipped if its result is there; training resumes from its last checkpoint. The learning rate
+# reaches its end with the last update, so UPDATES is to be chosen before the training.
 set -euo pipefail
 
 source "$(dirname "${BASH_SOURCE[0]}")/tools.sh"
 OUT=${OUT:-$ROOT/quickstart-run}
 WORKERS=${WORKERS:-2}
-UPDATES=${UPDATES:-450}
-SENTENCES=${SENTENCES:-30000}
+UPDATES=${UPDATES:-1500}
+SENTENCES=${SENTENCES:-90000}
 SUBWORDS=${SUBWORDS:-4000}
+TOKENS=${TOKENS:-1500} # pieces of a batch, all workers together
 SEED=${SEED:-1}
-BACKEND=${BACKEND:-legacy_ddp}
+BACKEND=${BACKEND:-hybrid}
 
 mkdir -p "$OUT"
 
@@ -29,7 +30,7 @@ paste -d '\n' <(head -n 2 "$OUT/text/train.de" | sed 's/^/  de: /') \
               <(head -n 2 "$OUT/text/train.en" | sed 's/^/  en: /')
 
 say "2/5  sentencepiece: $SUBWORDS pieces for both languages"
-python "$PIECES" train "$OUT/pieces" "$SUBWORDS" "$OUT/text/train.de" "$OUT/text/train.en" \
+python "$PIECES" train "$OUT/pieces" "$SUBWORDS" --split-digits "$OUT/text/train.de" "$OUT/text/train.en" \
   2>> "$OUT/prepare.log"
 mkdir -p "$OUT/encoded"
 for split in train valid test; do
@@ -49,20 +50,21 @@ say "3/5  fairseq-preprocess"
   touch "$OUT/data/done"
 }
 
-say "4/5  fairseq-train: hybrid_lstm, $UPDATES updates, $WORKERS workers, $BACKEND"
+say "4/5  fairseq-train: hybrid_lstm, $UPDATES updates, $WORKERS workers, $BACKEND (log: $OUT/train.log)"
 started=$(date +%s)
 # at its last update fairseq would do one more on every restart: a finished training is left alone
-[ -e "$OUT/checkpoints/trained-$UPDATES" ] || logged "$OUT/train.log" ' \| (train_inner|valid) \||Loaded checkpoint' \
+[ -e "$OUT/checkpoints/trained-$UPDATES" ] || watched "$OUT/train.log" --updates "$UPDATES" -- \
   fairseq-train "$OUT/data" --user-dir "$PLUGIN" --cpu \
   --arch hybrid_lstm --encoder-bidirectional-first --share-all-embeddings \
   --encoder-layers 2 --decoder-layers 2 --encoder-embed-dim 192 --encoder-hidden-size 256 \
-  --dropout 0.1 \
+  --dropout 0 --criterion cross_entropy \
   --distributed-world-size "$WORKERS" --ddp-backend "$BACKEND" --num-workers 0 \
-  --optimizer adam --lr 0.003 --clip-norm 1.0 --lr-scheduler inverse_sqrt --warmup-updates 150 \
-  --criterion label_smoothed_cross_entropy --label-smoothing 0.1 \
-  --max-tokens 1500 --max-update "$UPDATES" --seed "$SEED" \
-  --save-dir "$OUT/checkpoints" --save-interval-updates 200 --keep-interval-updates 1 \
-  --no-epoch-checkpoints --log-format simple --log-interval 50
+  --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 1.0 \
+  --lr 0.004 --lr-scheduler polynomial_decay --warmup-updates 100 \
+  --total-num-update "$UPDATES" --end-learning-rate 0.00005 \
+  --max-tokens "$((TOKENS / WORKERS))" --max-update "$UPDATES" --seed "$SEED" \
+  --save-dir "$OUT/checkpoints" --save-interval-updates 500 --keep-interval-updates 1 \
+  --no-epoch-checkpoints --log-format simple --log-interval 10
 touch "$OUT/checkpoints/trained-$UPDATES"
 seconds=$(($(date +%s) - started))
 
@@ -83,8 +85,19 @@ done
 
 say "result"
 sacrebleu "$OUT/text/test.en" -i "$OUT/test.hypothesis.en" -m bleu -f text -w 2 | sed 's/^/  /'
+python "$ROOT/examples/translation/copying.py" "$OUT/text/test.de" "$OUT/text/test.en" \
+  "$OUT/test.hypothesis.en" | sed 's/^/  /'
 speed=$(sed -nE 's/.*\| train_inner \|.* wps=([0-9.]+),.*/\1/p' "$OUT/train.log" |
   awk '{ sum += $1 } END { if (NR) printf "%.0f", sum / NR; else print "?" }')
 echo "  training: ${seconds} s this time, $speed target tokens/s on $WORKERS workers"
-echo "  model:    $OUT/checkpoints/checkpoint_best.pt"
-echo "  output:   $OUT/test.hypothesis.en   (logs: $OUT/*.log)"
+
+# short PATH: as one would type it here
+short() { printf '%q' "${1#"$PWD"/}"; }
+
+say "go on: a sentence of your own, and your own text (a folder with train, valid and test .de and .en)"
+echo "  echo 'Herr Richter hat mich gesucht.' | $(short "$(command -v fairseq-hybrid-interactive)") \\"
+echo "    $(short "$OUT/data") --path $(short "$OUT/checkpoints/checkpoint_best.pt") --cpu --beam 5 \\"
+echo "    --bpe sentencepiece --sentencepiece-model $(short "$OUT/pieces.model") | grep ^D- | cut -f 3"
+echo
+echo "  TEXT=$(short "$OUT/text") SOURCE=de TARGET=en WORKERS=2 \\"
+echo "    bash $(short "$ROOT/examples/translation/own-text.sh")"

@@ -17,8 +17,8 @@ from fairseq_hybrid.compat import (
     data,
     launch,
     messages,
-    position,
     mismatch,
+    position,
     versions,
 )
 from fairseq_hybrid.compat.messages import UserError

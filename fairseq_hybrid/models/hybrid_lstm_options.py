@@ -85,7 +85,8 @@ def set_defaults(args: Namespace, **preferred) -> None:
     default("encoder_layers", 2)
     default("decoder_layers", args.encoder_layers)
     default("residual", args.encoder_layers > 2)
-    # Open gates let attention be learnt early; reading both ways does so too, and better (docs/benchmarks.md).
+    # Open gates let attention be learnt early; reading both ways does so too, and better
+    # (docs/benchmarks.md).
     default("forget_bias", 0.0 if args.encoder_bidirectional_first else 1.0)
     shares_output = args.share_decoder_input_output_embed or args.share_all_embeddings
     default(
