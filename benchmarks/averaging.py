@@ -50,7 +50,7 @@ from crew import System
 
 SGD = ("--optimizer", "sgd", "--lr", "1.0")
 NATURAL = ("--optimizer", "ng_sgd", "--lr", "1.0")
-BUCKET_MB = 25
+BUCKET_MB = 1
 """as in translation_parallel.py"""
 SYSTEMS = {
     "single": System("1 worker", flags=SGD),

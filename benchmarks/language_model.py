@@ -62,7 +62,7 @@ FULL = ("--criterion", "cross_entropy")
 ADAPTIVE_LOSS = ("--criterion", "adaptive_loss")
 SAMPLED = ("--criterion", "sampled_softmax")
 MESSAGES = ("--sums-through", "messages")
-BUCKET_MB = 25
+BUCKET_MB = 1
 """as in translation_parallel.py"""
 ONE_WORKERS_RANDOM = 1210
 """random words of one worker's sample, with which its softmax has as many words as that of two"""

@@ -60,7 +60,7 @@ MODELS = {
         *("--tokens-per-sample", "35", "--batch-size", "32"),
     ),
 }
-BUCKET_MB = 25
+BUCKET_MB = 1
 """as in translation_parallel.py"""
 PYTORCH = ("--criterion", "cross_entropy", "--bucket-cap-mb", str(BUCKET_MB))
 SYSTEMS = {
