@@ -205,6 +205,7 @@ def parse() -> argparse.Namespace:
     add("--cache", type=Path, help="keep the prepared text here (default: nowhere)")
     options = parser.parse_args()
     crew.check_options(parser, options)
+    options.bucket_cap_mb = BUCKET_MB  # for the result
     if options.interval < 1 or options.updates % options.interval:
         parser.error(
             f"--updates {options.updates}: give a multiple of --interval {options.interval}"

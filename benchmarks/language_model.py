@@ -283,6 +283,7 @@ def parse() -> argparse.Namespace:
     add("--cache", type=Path, help="keep the prepared WikiText-2 here (default: nowhere)")
     options = parser.parse_args()
     crew.check_options(parser, options)
+    options.bucket_cap_mb = BUCKET_MB  # for the result
     for name in ("layers", "hidden", "length", "sequences"):
         if getattr(options, name) < 1:
             parser.error(f"--{name} {getattr(options, name)}: give 1 or more")

@@ -269,6 +269,7 @@ def parse() -> argparse.Namespace:
     options = parser.parse_args()
     options.workloads = ("fixed", "multi30k") if options.workload == "both" else (options.workload,)
     crew.check_options(parser, options)
+    options.bucket_cap_mb = BUCKET_MB  # for the result
     if options.devices:
         options.sums_through = "messages"
     if options.sentences < 1:
