@@ -11,6 +11,7 @@ EXPLORATION_COMMAND = "WIKITEXT2=FOLDER bash benchmarks/averaging_exploration.sh
 TITLES = {
     "single": "1 worker, SGD",
     "single_ng": "1 worker, NG-SGD",
+    "threads": "1 worker, 2 threads, SGD",
     "legacy_ddp": "2 workers, `legacy_ddp`, SGD",
     "pytorch_ddp": "2 workers, `pytorch_ddp`, SGD",
     "legacy_ddp_ng": "2 workers, `legacy_ddp`, NG-SGD",

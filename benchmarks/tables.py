@@ -152,15 +152,8 @@ def parallel(file: str, workload: str) -> str:
         "peak MB per worker": ("peak_mb", "{:,.0f}"),
         "matrix products": ("sgemm_ratio", "{:.2f}"),
     }
-    rows = cells(measured["systems"], parallel_titles(result), columns, file)
-    return table(["", *columns], rows, result, file)
-
-
-def parallel_titles(result: dict) -> dict[str, str]:
-    """With the size of pytorch_ddp's buckets, if the JSON says it."""
-    bucket = result.get("options", {}).get("bucket_cap_mb")
-    tuned = f", buckets of {bucket:g} MB" if bucket else ""
-    return {**PARALLEL_TITLES, "pytorch_ddp": PARALLEL_TITLES["pytorch_ddp"] + tuned}
+    rows = cells(measured["systems"], PARALLEL_TITLES, columns, file)
+    return table(["", *columns], rows, result, file, below=calibration(measured))
 
 
 def measured_links(workload: str) -> dict[str, str]:
@@ -180,7 +173,7 @@ def two_workers() -> str:
     for workload, title in WORKLOADS.items():
         for link, file in measured_links(workload).items():
             parts += [f"**{title}, {link}**", parallel(file, workload)]
-            if link != "loopback" and not calibration(load(file)):
+            if link != "loopback" and not calibration(load(file)["workloads"][workload]):
                 parts.append(SHARED_BUCKET)
     return "\n\n".join(parts)
 
@@ -190,9 +183,9 @@ def shown_links() -> dict[str, tuple[str, dict]]:
     have the rate (its devices are calibrated) and the best data parallelism was measured."""
     shown = {}
     for link, file in measured_links(README_WORKLOAD).items():
-        rows = load(file)["workloads"][README_WORKLOAD]["systems"]
-        if link == "loopback" or (calibration(load(file)) and "pytorch_ddp" in rows):
-            shown[link] = (file, rows)
+        found = load(file)["workloads"][README_WORKLOAD]
+        if link == "loopback" or (calibration(found) and "pytorch_ddp" in found["systems"]):
+            shown[link] = (file, found["systems"])
     return shown
 
 
@@ -222,7 +215,9 @@ LANGUAGE_TITLES = {
     "full": "1 worker, full softmax",
     "adaptive": "1 worker, fairseq's adaptive softmax",
     "sampled": "1 worker, `sampled_softmax`",
+    "threads": "1 worker, 2 threads, full softmax",
     "dense2": "2 workers, full softmax, `legacy_ddp`",
+    "pytorch2": "2 workers, full softmax, `pytorch_ddp`",
     "messages2": "2 workers, `sampled_softmax`, `sampled`, by messages",
     "sampled2": "2 workers, `sampled_softmax`, `sampled`",
 }
@@ -330,7 +325,11 @@ def two_hosts() -> str:
                 ]
             )
     titles = ["link", "", "backend", "updates/s", "to data parallelism", "MB per update and host"]
-    return table(titles, rows, result, file, result["command"])
+    said = {
+        rate: calibration({"calibration": c}) for rate, c in result.get("calibration", {}).items()
+    }
+    below = "\n\n".join(f"{rate.replace('bit', 'bit/s')}: {line}" for rate, line in said.items())
+    return table(titles, rows, result, file, result["command"], below)
 
 
 TABLES: dict[str, Callable[[], str]] = {

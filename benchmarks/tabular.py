@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from measured import within_rounds
+
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 NONE = "–"
@@ -30,10 +32,15 @@ def cell(value: float | str | None, form: str = "{}") -> str:
 
 
 def table(
-    titles: Iterable[str], rows: Iterable[Iterable[str]], result: dict, file: str, command: str = ""
+    titles: Iterable[str],
+    rows: Iterable[Iterable[str]],
+    result: dict,
+    file: str,
+    command: str = "",
+    below: str = "",
 ) -> str:
-    """Rows, the calibration of emulated devices if there is one, and the command that measured."""
-    parts = [markdown(titles, rows), calibration(result), source(result, file, command)]
+    """Rows, what stands below them, and the command that measured them."""
+    parts = [markdown(titles, rows), below, source(result, file, command)]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -50,21 +57,17 @@ def source(result: dict, file: str, command: str = "") -> str:
     )
 
 
-CALIBRATION = {
-    "products_ratio": "matrix products of all devices at once {:.2f} times those of one",
-    "round_trip_ms": "a message and its answer {:.2f} ms",
-    "link_mb_per_s": "the link {:,.0f} MB/s in each direction",
-    "flop_per_byte": "{:,.0f} FLOP per byte of the link",
-}
-
-
-def calibration(result: dict) -> str:
-    """What the emulated devices of this run can do; empty if they were not emulated."""
-    measured = result.get("calibration") or result["environment"].get("calibration")
-    if not measured:
+def calibration(measured: dict) -> str:
+    """What the workers' cores and the link between them had to give in this run."""
+    found = measured.get("calibration")
+    if not found:
         return ""
-    said = (t.format(measured[k]) for k, t in CALIBRATION.items() if measured.get(k) is not None)
-    return f"Calibration of the emulated devices: {'; '.join(said)}."
+    return (
+        f"Calibration: matrix products of all workers together {found['products_ratio']:.2f} times "
+        f"those of one, a message and its answer {found['round_trip_ms']:.2f} ms, "
+        f"{found['link_mb_per_s']:,.0f} MB/s in each direction, "
+        f"{found['flop_per_byte']:,.0f} FLOP per byte of the link."
+    )
 
 
 def systems(
@@ -72,8 +75,9 @@ def systems(
 ) -> str:
     """Of a benchmark made with crew.py: a row for each system."""
     result = load(file)
-    rows = result["workloads"][workload]["systems"]
-    return table(["", *columns], cells(rows, titles, columns, file), result, file)
+    found = result["workloads"][workload]
+    rows = cells(found["systems"], titles, columns, file)
+    return table(["", *columns], rows, result, file, below=calibration(found))
 
 
 def cells(
@@ -94,14 +98,13 @@ def cells(
 
 
 def to_best_data_parallelism(workload: dict) -> str:
-    """Adds `to_best` to each system: its speed over that of the fastest data parallelism, as a
-    median of the ratios within a round. Returns the name of that one."""
+    """Adds `to_best` to each system: its speed over that of the fastest data parallelism, as the
+    benchmarks' own ratios are made. Returns the name of that one."""
     rows, rounds = workload["systems"], workload["rounds"]
     several = [name for name in DATA_PARALLEL if name in rows]
     best = max(several, key=lambda name: rows[name]["tokens_per_second"])
-    speeds = {n: [r["tokens"] / r["seconds"] for r in turns] for n, turns in rounds.items()}
-    for name, row in rows.items():
-        row["to_best"] = median_ratio(speeds[name], speeds[best])
+    for name, found in within_rounds(rounds, best).items():
+        rows[name]["to_best"] = statistics.median(found)
     return best
 
 

@@ -88,7 +88,7 @@ FOLDERS = ("MULTI30K", "WIKITEXT2")
 PLACEHOLDERS = {
     **{name: name for name in ("DATA", "FOLDER", "PRE", "MODEL", "LSTM", "HYBRID")},
     **{"HOST": "localhost", "PORT": "29400", "RATE": "100mbit", "COMMAND": "true"},
-    **{"N": "2", "R": "0", "NODE_RANK": "0", "FIRST_HOST": "localhost"},
+    **{"N": "2", "NODES": "2", "R": "0", "NODE_RANK": "0", "FIRST_HOST": "localhost"},
 }
 """what is put for words in capitals; files of those names that are read are in `place`"""
 DOTS = {
