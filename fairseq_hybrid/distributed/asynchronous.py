@@ -340,8 +340,11 @@ class AsyncParallel(nn.Module):
             return
         for p, q in zip(self.params, self.server.params):
             q.data.copy_(p.detach())
-            if p in optimizer.optimizer.state:
-                self.server.optimizer.optimizer.state[q] = optimizer.optimizer.state[p]
+            state = optimizer.optimizer.state.pop(p, None)
+            if state is not None:  # of a model on a GPU; the server computes on the host
+                self.server.optimizer.optimizer.state[q] = {
+                    k: v.to(q.device) if torch.is_tensor(v) else v for k, v in state.items()
+                }
 
     @property
     def bytes_sent(self) -> float:

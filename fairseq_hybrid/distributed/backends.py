@@ -42,8 +42,10 @@ class Accumulating:
     @contextlib.contextmanager
     def no_sync(self):
         before, self.accumulating = self.accumulating, True
-        yield
-        self.accumulating = before
+        try:
+            yield
+        finally:  # fairseq goes on after a batch for which memory was too small
+            self.accumulating = before
 
 
 Build = Callable[[Any, nn.Module, Any, Any], nn.Module]

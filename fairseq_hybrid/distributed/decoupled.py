@@ -31,7 +31,6 @@ from fairseq_hybrid.distributed import schedule, wavefront
 from fairseq_hybrid.distributed.hybrid import UNIT_OVERHEAD, WavefrontParallel
 from fairseq_hybrid.distributed.lanes import flatten
 from fairseq_hybrid.distributed.merged_schedule import AHEAD, HEAD, Costs, Step, merge
-from fairseq_hybrid.distributed.ownership import wide
 from fairseq_hybrid.distributed.schedule import DECODER, ENCODER, Schedule, Unit
 from fairseq_hybrid.distributed.stopwatch import SEND, WAIT
 from fairseq_hybrid.distributed.sums import ring_bytes
@@ -51,6 +50,8 @@ class Stash:
 
     def __init__(self, layers: Mapping[str, Sequence[LSTMLayer]]):
         self.layers = copy.deepcopy(dict(layers))
+        for layer in (layer for part in self.layers.values() for layer in part):
+            layer.lstm.flatten_parameters()  # copied one by one: cuDNN would join them every time
         pairs = [
             pair
             for part in layers
@@ -216,15 +217,15 @@ class DecoupledParallel(WavefrontParallel):
         self.late = dict(zip(self.late, sums))
 
     def norm(self, groups: Sequence[tuple[list[Tensor], Any]]) -> Tensor:
-        """Of the whole gradient, made of tensors to be multiplied by a factor each."""
+        """Of the whole gradient, made of tensors to be multiplied by a factor each, this update's
+        first."""
         owner = self.ownership
         total = torch.zeros((), dtype=torch.float64, device=owner.device)
         for grads, factor in groups:
-            if grads:
-                norms = [torch.linalg.vector_norm(g, dtype=wide(g.dtype)) for g in grads]
-                total += torch.stack(norms).double().square().sum() * factor**2
+            total += owner.square(grads) * factor**2
         dist.all_reduce(total, group=self.group.handle)
-        return total.sqrt().to(torch.promote_types(torch.float32, owner.dtype))
+        _, factor = groups[0]
+        return owner.root(total + owner.square(owner.whole_grads()) * factor**2)
 
 
 class Both:
@@ -294,6 +295,7 @@ class ScaleLate:
         spread = self.spread
         factor, late = self.factor / spread.world, self.factor_before * spread.shrink
         self.factor, self.factor_before = 1.0, factor
+        spread.ownership.sum_whole(spread.world)
         alone = self._join(late / factor)
         mine = {id(p) for p in spread.ownership.owned}
         timely = [p for p in self.params if p.grad is not None and id(p) not in alone]

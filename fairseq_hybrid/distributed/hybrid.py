@@ -189,14 +189,17 @@ class WavefrontParallel(Accumulating, nn.Module):
         src_lengths: Tensor,
         prev_output_tokens: Tensor,
         features_only: bool = False,
+        target: Tensor | None = None,
     ):
+        """`target`: of this batch, for the stage that computes the loss of all of them."""
         if not (self.training and torch.is_grad_enabled()):
             return self.module(src_tokens, src_lengths, prev_output_tokens, features_only)
         autocast = torch.is_autocast_enabled(src_tokens.device.type)
         self.postpones = self.stage.decodes and not (features_only or autocast)
         self.shared.start_refresh()
         with self.watch.span(SEND, "exchange batches"):
-            tokens = self._exchange(src_tokens, prev_output_tokens)
+            more = (target,) if self.head_on_last else ()
+            tokens = self._exchange(src_tokens, prev_output_tokens, *more)
         batches = self._batches(tokens, src_tokens.device)
         plan = schedule.wavefront(
             self.stage.count,
@@ -208,7 +211,7 @@ class WavefrontParallel(Accumulating, nn.Module):
         tops = self._wavefront(plan, batches)
         self.shared.finish_refresh()
         if features_only and not self.stage.decodes:  # everyone looks up words of its own batch
-            words = torch.cat([tgt.flatten() for _, tgt in tokens]).to(src_tokens.device)
+            words = torch.cat([tgt.flatten() for _, tgt, *_ in tokens]).to(src_tokens.device)
             self._note_rows(self.parts.target_embedding.weight, words)
         return self._heads(tops, tokens, batches, features_only)
 
@@ -222,35 +225,34 @@ class WavefrontParallel(Accumulating, nn.Module):
         self.ideal = busy
         return wavefront.run(self.stage, plan, batches, self.between)
 
-    def _exchange(self, src: Tensor, tgt: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Source and target words of all batches of the group, on the host."""
+    def _exchange(self, *texts: Tensor) -> list[list[Tensor]]:
+        """Source, target (and whatever is given) words of all batches of the group, on the host."""
         meta, workers = self.group.meta, self.stage.count
-        shape = torch.tensor([*src.shape, *tgt.shape, self.empty])
+        shape = torch.tensor([*(n for text in texts for n in text.shape), self.empty])
         shapes = [torch.empty_like(shape) for _ in range(workers)]
         dist.all_gather(shapes, shape, group=meta)
         shapes = [s.tolist() for s in shapes]
         self.empty_batches = [bool(shape.pop()) for shape in shapes]
-        sizes = [(a * b, c * d) for a, b, c, d in shapes]
-        room = max(map(sum, sizes))
-        words = torch.zeros(room, dtype=torch.int32)
-        words[: src.numel() + tgt.numel()] = torch.cat((src.flatten(), tgt.flatten())).cpu()
+        shapes = [list(zip(shape[::2], shape[1::2])) for shape in shapes]
+        sizes = [[rows * columns for rows, columns in shape] for shape in shapes]
+        words = torch.zeros(max(map(sum, sizes)), dtype=torch.int32)
+        words[: sum(text.numel() for text in texts)] = torch.cat([t.flatten() for t in texts]).cpu()
         gathered = [torch.empty_like(words) for _ in range(workers)]
         dist.all_gather(gathered, words, group=meta)
-        pairs = []
-        for (rows, columns, rows_t, columns_t), (n, n_t), got in zip(shapes, sizes, gathered):
-            got = got.long()
-            pairs.append((got[:n].view(rows, columns), got[n : n + n_t].view(rows_t, columns_t)))
-        return pairs
+        return [
+            [part.view(at) for part, at in zip(got[: sum(size)].long().split(size), shape)]
+            for got, size, shape in zip(gathered, sizes, shapes)
+        ]
 
     def _batches(
-        self, tokens: Sequence[tuple[Tensor, Tensor]], device: torch.device
+        self, tokens: Sequence[Sequence[Tensor]], device: torch.device
     ) -> list[wavefront.Batch]:
         packings = [
             {
                 ENCODER: Packing.from_tokens(src, self.parts.source_pad),
                 DECODER: Packing.from_tokens(tgt, self.parts.target_pad),
             }
-            for src, tgt in tokens
+            for src, tgt, *_ in tokens
         ]
         parts = (ENCODER, DECODER) if self.stage.decodes else (ENCODER,)
         chunk = self.chunk or self._chunk_length(
@@ -322,10 +324,8 @@ class WavefrontParallel(Accumulating, nn.Module):
         for n, i in enumerate(home):
             mine = tops[n * per_batch : (n + 1) * per_batch]
             logits.append(self._vectors(mine, batches[i], tokens[i][1]))
-            words = _next_words(tokens[i][1], self.parts)
-            if self.empty_batches[i]:
-                words.fill_(self.parts.target_pad)  # criterions leave these rows out
-            targets.append(batches[i].packing[DECODER].pack(words))
+            packing, pad = batches[i].packing[DECODER], self.parts.target_pad
+            targets.append(packed_targets(tokens[i][2], packing, pad, self.empty_batches[i]))
         rows = torch.cat(logits)
         logits = self._logits(rows) if self.stage.decodes else rows
         return logits, {"attn": [None], "targets": torch.cat(targets)}
@@ -475,11 +475,8 @@ def owners(users: dict[nn.Parameter, set[int]], parts: ParallelParts) -> dict[nn
     return chosen
 
 
-def _next_words(prev_output_BT: Tensor, parts: ParallelParts) -> Tensor:
-    """The target of each word of a decoder input: the next one; of the last, the sentence's first
-    (fairseq moves the end-of-sentence mark to the front)."""
-    real = prev_output_BT.ne(parts.target_pad)
-    following = prev_output_BT.roll(-1, dims=1)
-    is_last = real & ~torch.cat((real[:, 1:], torch.zeros_like(real[:, :1])), dim=1)
-    first = prev_output_BT.gather(1, real.to(torch.uint8).argmax(1, keepdim=True))
-    return torch.where(is_last, first, following)
+def packed_targets(target_BT: Tensor, packing: Packing, pad: int, empty: bool) -> Tensor:
+    """The targets of a batch's rows, where its packing is; of an empty batch's, padding, which
+    criterions leave out."""
+    words = torch.full_like(target_BT, pad) if empty else target_BT
+    return packing.pack(words.to(packing.rows_N.device))

@@ -49,19 +49,35 @@ class Ownership:
         self.names = {name: p for name, p in module.named_parameters() if p.requires_grad}
         parameters = list(self.names.values())
         self.owned = [p for p in parameters if owners[p] == group.stage]
+        self.whole: list[nn.Parameter] = []
+        """parameters that are not the model's (a criterion's), with the mean of all workers'
+        gradients on each"""
         self.dirty = False
         """whether an update has been made since the last `refresh`"""
 
     def norm(self) -> Tensor:
         """Norm of the whole gradient; the same on all workers."""
-        grads = [p.grad for p in self.owned if p.grad is not None]
-        total = torch.zeros((), dtype=torch.float64, device=self.device)
-        if grads:
-            norms = [torch.linalg.vector_norm(parts(g), dtype=wide(g.dtype)) for g in grads]
-            norms = torch.stack(norms)
-            total = norms.double().square().sum()
+        total = self.square([p.grad for p in self.owned if p.grad is not None])
         dist.all_reduce(total, group=self.group.handle)
+        return self.root(total + self.square(self.whole_grads()))
+
+    def square(self, grads: list[Tensor]) -> Tensor:
+        """The sum of their squares."""
+        if not grads:
+            return torch.zeros((), dtype=torch.float64, device=self.device)
+        norms = [torch.linalg.vector_norm(parts(g), dtype=wide(g.dtype)) for g in grads]
+        return torch.stack(norms).double().square().sum()
+
+    def root(self, total: Tensor) -> Tensor:
         return total.sqrt().to(torch.promote_types(torch.float32, self.dtype))
+
+    def whole_grads(self) -> list[Tensor]:
+        return [p.grad for p in self.whole if p.grad is not None]
+
+    def sum_whole(self, workers: int) -> None:
+        """Make sums of means, for an optimizer that gets the model's gradients as sums."""
+        if self.whole_grads():
+            torch._foreach_mul_(self.whole_grads(), float(workers))
 
     @property
     def device(self) -> torch.device:

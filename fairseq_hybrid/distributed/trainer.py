@@ -120,6 +120,9 @@ class HybridTrainer(Trainer):
             late = isinstance(self.spread, DecoupledParallel)
             scale = scale_late if late else scale_once
             self.spread.leave_sums = scale(self._optimizer, self.spread)
+            self.spread.ownership.whole = [
+                p for p in self.criterion.parameters() if p.requires_grad
+            ]
         if isinstance(self.criterion, SampledSoftmaxCriterion):
             mix_in(self._optimizer, rows.RowSteps if self.spread else rows.RowUpdates)
         elif isinstance(self._optimizer, FairseqAdam) and is_ours(self._model):
@@ -167,6 +170,7 @@ class HybridTrainer(Trainer):
         # The last stage computes the loss of all batches. If its own is empty fairseq would not
         # count that loss: so its batch counts nothing, and the stage leaves its rows out.
         self.spread.empty = dummy
+        sample = {**sample, "net_input": {**sample["net_input"], "target": sample["target"]}}
         if dummy:
             sample = {**sample, "ntokens": 0, "nsentences": 0, "target": sample["target"][:0]}
         return sample, False
@@ -287,6 +291,7 @@ class ScaleOnce:
         self.factor = self.factor * c
 
     def clip_grad_norm(self, max_norm: float, aggregate_norm_fn: Any = None) -> torch.Tensor:
+        self.spread.ownership.sum_whole(self.spread.world)
         norm = self.spread.ownership.norm() * self.factor / self.spread.world / self.loss_scale()
         # What is not finite on one worker shows in the norm, and becomes not-a-number on all.
         scale = self.factor / self.spread.world + 0 * norm

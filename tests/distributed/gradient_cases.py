@@ -208,7 +208,10 @@ def parallel(case: Case, rank: int) -> dict:
         last = turn == case.accumulate - 1
         with contextlib.nullcontext() if last else model.no_sync():
             with case.precision():
-                part = criterion(seen, sample(task, rank, turn))[0]
+                batch = sample(task, rank, turn)
+                if case.head_on_last:
+                    batch["net_input"]["target"] = batch["target"]
+                part = criterion(seen, batch)[0]
             part.backward()
             loss += part.item()
     model.all_reduce_grads()

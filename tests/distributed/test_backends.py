@@ -112,3 +112,17 @@ def test_choices_survive_pickling_and_reach_hydra():
 def test_a_name_can_be_taken_once(name):
     with pytest.raises(ValueError, match=f"--ddp-backend {name} is registered already"):
         backends.register_backend(name, help="again")(lambda *_: None)
+
+
+def test_gradients_are_summed_again_after_a_batch_that_failed():
+    """fairseq goes on when memory was too small for a batch."""
+    wrapper = backends.Accumulating()
+
+    def batch() -> None:
+        with wrapper.no_sync():
+            assert wrapper.accumulating
+            raise RuntimeError("out of memory")
+
+    with pytest.raises(RuntimeError, match="out of memory"):
+        batch()
+    assert not wrapper.accumulating
