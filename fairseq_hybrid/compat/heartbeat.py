@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 MOST = 5.0  # seconds between two beats, at most
+ENDING = 15.0  # of the limit, seconds for a last look and for all to end
 
 
 class Ring(threading.Thread):
@@ -38,7 +39,7 @@ class Ring(threading.Thread):
         super().__init__(name="heartbeat", daemon=True)
         self.store, self.rank, self.peer = store, rank, (rank + 1) % world
         self.every = min(MOST, limit / 10)
-        self.silent_at_most = limit - 2 * self.every
+        self.silent_at_most = max(limit / 2, limit - ENDING)
         self.limit, self.lost, self.hosted = limit, lost, hosted
         self.turns = 0
         self.done = threading.Event()

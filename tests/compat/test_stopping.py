@@ -120,9 +120,13 @@ def stop_by(server, data, folder, signum, *flags):
     """Start a training, stop it in the middle of an epoch, return its result."""
     command = train_command(data, folder / "save", *flags, "--num-workers", 0, "--batch-size", 4)
     job = Warm(server, [*command, "--save-on-exit", "--max-update", 10**6], folder)
-    wait_for(lambda: '"num_updates": "20"' in job.out.read_text())
-    everybody = [job.pid, *children(job.pid)]
-    os.kill(job.pid, signum)
+    try:
+        wait_for(lambda: job.out.exists() and '"num_updates": "20"' in job.out.read_text())
+        everybody = [job.pid, *children(job.pid)]
+        os.kill(job.pid, signum)
+    except BaseException:
+        os.killpg(job.pid, signal.SIGKILL)
+        raise
     result = job.finish(60)
     assert not alive(everybody)
     return result

@@ -46,6 +46,10 @@ def kill_all(pid: int) -> None:
     wait_for(lambda: not alive(everybody), timeout=15)
 
 
+def said(job: Warm) -> str:
+    return job.out.read_text() if job.out.exists() else ""
+
+
 def link(server: WarmServer, data: Path, folder: Path, backend: str, seen: dict, chance) -> None:
     """One resume and one kill; updates what was ``seen`` of this backend."""
     save, mark = folder / backend.replace(" ", "_"), folder / "mark"
@@ -62,7 +66,8 @@ def link(server: WarmServer, data: Path, folder: Path, backend: str, seen: dict,
     fault = f"freeze:0:{first}:save" if in_save else ""
     job = Warm(server, command, folder, FAULT=fault, FAULT_MARK=str(mark))
     try:
-        wait_for(lambda: "Start iterating" in job.out.read_text() or not alive([job.pid]))
+        begun = "Start iterating"
+        wait_for(lambda: begun in said(job) or not alive([job.pid]))
         if in_save:
             wait_for(lambda: mark.exists() or not alive([job.pid]))
         else:
