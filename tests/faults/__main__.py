@@ -53,10 +53,11 @@ def row(cell: dict) -> str:
     kind, _, _, place = cell["fault"].split(":")
     line = cell["line"].replace("|", "\\|")
     line = line if len(line) < 90 else line[:87] + "..."
+    silence = "trains on" if cell["code"] == 0 else "(it is gone)"
     good = "" if cell["finished"] and not cell["left"] else " (!)"
     return (
         f"| {kind} | {place} | {cell['backend']} | {cell['code']} | {cell['seconds']:.1f} "
-        f"| {line or 'trains on'} | {cell['resumed']}{good} | {cell['lost']} |"
+        f"| {line or silence} | {cell['resumed']}{good} | {cell['lost']} |"
     )
 
 
