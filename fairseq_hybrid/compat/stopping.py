@@ -29,6 +29,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 AGREE = 30.0  # seconds for all workers to publish where they are
 LOOK = 1.0  # seconds between two looks into the store
 SOON = 0.05  # the same while the workers agree
+QUICKLY_READ = 1 << 28  # bytes of a checkpoint that can be opened while leaving
 TWICE = 1.0  # seconds in which a launcher and a terminal may both pass on one request
 
 
@@ -48,13 +49,13 @@ def stop_line(signum: int, checkpoint: Any | None) -> str:
     if checkpoint.no_save:
         return f"{line}: nothing was saved (--no-save)"
     path = os.path.join(checkpoint.save_dir, f"checkpoint_last{checkpoint.checkpoint_suffix}.pt")
-    newest = next((p for p in (checkpoints.pending(path), path) if os.path.isfile(p)), None)
-    if newest is None:
+    if not os.path.isfile(path):
         return f"{line}: nothing was saved yet, the same command begins anew"
     update = ""
     with contextlib.suppress(Exception):  # no reason not to leave
-        history = checkpoints.load(newest, map_location="cpu", mmap=True)["optimizer_history"]
-        update = f" of update {history[-1]['num_updates']}"
+        if os.path.getsize(path) <= QUICKLY_READ:
+            history = checkpoints.load(path)["optimizer_history"]
+            update = f" of update {history[-1]['num_updates']}"
     return f"{line}: the checkpoint{update} is saved in {path}, the same command goes on from it"
 
 

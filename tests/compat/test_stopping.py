@@ -8,6 +8,7 @@ import re
 import signal
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -75,6 +76,17 @@ def test_a_signal_to_a_data_loader_ends_it_and_is_not_its_workers():
         assert notes.read() == []
         os.kill(os.getpid(), signal.SIGTERM)
         assert notes.read() == [signal.SIGTERM]
+
+
+def test_the_line_says_what_is_saved(tmp_path):
+    options = SimpleNamespace(save_dir=str(tmp_path), no_save=False, checkpoint_suffix="")
+    assert "nothing was saved yet" in stopping.stop_line(signal.SIGINT, options)
+    state = {"optimizer_history": [{"num_updates": 7}]}
+    torch.save(state, tmp_path / "checkpoint_last.pt")
+    line = stopping.stop_line(signal.SIGTERM, options)
+    assert line.startswith("stopped by SIGTERM: the checkpoint of update 7 is saved in")
+    options.no_save = True
+    assert stopping.stop_line(signal.SIGINT, options).endswith("nothing was saved (--no-save)")
 
 
 def test_before_the_first_update_there_is_nothing_to_finish():

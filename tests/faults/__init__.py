@@ -20,12 +20,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
+import torch
 import torch.distributed as dist
 from fairseq.criterions import FairseqCriterion
 from fairseq.optim import FairseqOptimizer
 
 import fairseq_hybrid  # noqa: F401
-from fairseq_hybrid.compat import checkpoints
 from fairseq_hybrid.distributed.trainer import HybridTrainer
 
 KINDS = ("end", "freeze", "delay", "full")
@@ -97,7 +97,7 @@ class FullDisk:
 
 def install(fault: Fault) -> None:
     train_step, backward = HybridTrainer.train_step, FairseqOptimizer.backward
-    fsync, torch_save = os.fsync, checkpoints.torch.save
+    fsync, torch_save = os.fsync, torch.save
 
     def counted(self, *args, **kwargs):
         fault.now = self.get_num_updates() + 1
@@ -114,13 +114,13 @@ def install(fault: Fault) -> None:
         return fsync(handle)
 
     def to_disk(obj, f, *args, **kwargs):
-        full = fault.kind == "full" and hasattr(f, "write") and fault.at("save")
-        if full:
+        if fault.kind == "full" and hasattr(f, "file") and fault.at("save"):
             fault.happen()
-        return torch_save(obj, FullDisk(f) if full else f, *args, **kwargs)
+            f.file = FullDisk(f.file)
+        return torch_save(obj, f, *args, **kwargs)
 
     HybridTrainer.train_step, FairseqOptimizer.backward = counted, hooked
-    checkpoints.torch.save = to_disk
+    torch.save = to_disk
     if fault.rank:  # worker 0 writes; the others take part in gathering what is written
         fault.before(HybridTrainer, "consolidate_optimizer", "save")
     else:
