@@ -70,7 +70,7 @@ class Report:
 
     def left(self, now: float) -> float | None:
         """Seconds to the end, by the speed of this run."""
-        if self.first is None or self.share <= self.first[1]:
+        if self.first is None or self.share <= self.first[1] or self.seen - self.first[0] < 1:
             return None
         per_share = (self.seen - self.first[0]) / (self.share - self.first[1])
         return max(per_share * (1 - self.share) - (now - self.seen), 0.0)

@@ -70,13 +70,14 @@ same_settings() {
 # progress is on the screen. The training writes to the file itself, so nothing that befalls progress.py or
 # the screen stops it. progress.py ends when descriptor 9 is closed, by us or by our death.
 watched() {
-  local log=$1 options=() status=0 progress
+  local log=$1 options=() status=0 offset progress
   shift
   while [ "$1" != -- ]; do options+=("$1"); shift; done
   shift
   if [ -n "$DRY" ]; then run "$@"; return; fi
   touch "$log"
-  exec 9> >(exec python "$PROGRESS" "$log" "$(wc -c < "$log")" ${options[@]+"${options[@]}"})
+  offset=$(wc -c < "$log") # now: what is in >(...) runs when it likes
+  exec 9> >(exec python "$PROGRESS" "$log" "$offset" ${options[@]+"${options[@]}"})
   progress=$!
   "$@" >> "$log" 2>&1 9>&- &
   ended_with_us $! "$log" || status=$?
