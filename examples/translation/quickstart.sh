@@ -12,10 +12,10 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/tools.sh"
 OUT=${OUT:-$ROOT/quickstart-run}
 WORKERS=${WORKERS:-2}
-UPDATES=${UPDATES:-1500}
-SENTENCES=${SENTENCES:-90000}
+UPDATES=${UPDATES:-1100}
+SENTENCES=${SENTENCES:-30000}
 SUBWORDS=${SUBWORDS:-4000}
-TOKENS=${TOKENS:-1500} # pieces of a batch, all workers together
+TOKENS=${TOKENS:-3000} # pieces of a batch, all workers together
 SEED=${SEED:-1}
 BACKEND=${BACKEND:-hybrid}
 
@@ -57,14 +57,14 @@ started=$(date +%s)
   fairseq-train "$OUT/data" --user-dir "$PLUGIN" --cpu \
   --arch hybrid_lstm --encoder-bidirectional-first --share-all-embeddings \
   --encoder-layers 2 --decoder-layers 2 --encoder-embed-dim 192 --encoder-hidden-size 256 \
-  --dropout 0 --criterion cross_entropy \
+  --dropout 0.1 --criterion cross_entropy \
   --distributed-world-size "$WORKERS" --ddp-backend "$BACKEND" --num-workers 0 \
   --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 1.0 \
-  --lr 0.004 --lr-scheduler polynomial_decay --warmup-updates 100 \
+  --lr 0.005 --lr-scheduler polynomial_decay --warmup-updates 100 \
   --total-num-update "$UPDATES" --end-learning-rate 0.00005 \
   --max-tokens "$((TOKENS / WORKERS))" --max-update "$UPDATES" --seed "$SEED" \
-  --save-dir "$OUT/checkpoints" --save-interval-updates 500 --keep-interval-updates 1 \
-  --no-epoch-checkpoints --log-format simple --log-interval 10
+  --save-dir "$OUT/checkpoints" --save-interval-updates 250 --keep-interval-updates 1 \
+  --save-interval 1000 --validate-interval 1000 --no-epoch-checkpoints --log-format simple --log-interval 10
 touch "$OUT/checkpoints/trained-$UPDATES"
 seconds=$(($(date +%s) - started))
 

@@ -1,4 +1,4 @@
-"""The quick start as a user runs it, to its BLEU."""
+"""The quick start as a user runs it, to its BLEU, and the commands it ends with."""
 
 from __future__ import annotations
 
@@ -7,16 +7,38 @@ import re
 import pytest
 from jobs import ROOT, run
 
+SCRIPT = str(ROOT / "examples/translation/quickstart.sh")
+SCORE = r"BLEU\|nrefs:1\|case:mixed\|.*\|version:\S+ = ([0-9.]+)"
+COPIED = r"names and numbers copied right in ([0-9.]+)% of the (\d+) test sentences that have any"
+
+
+def closing_commands(shown: str) -> list[str]:
+    _, _, end = shown.partition("== go on")
+    return end.partition("\n")[2].strip("\n").split("\n\n")
+
 
 @pytest.mark.long
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)
 def test_quickstart_reaches_its_score_and_a_second_run_only_reports(tmp_path):
-    script = str(ROOT / "examples/translation/quickstart.sh")
-    first = run("bash", script, timeout=1700, OUT=str(tmp_path)).ok()
-    score = re.search(r"BLEU\|nrefs:1\|case:mixed\|.*\|version:\S+ = ([0-9.]+)", first.out)
+    first = run("bash", SCRIPT, timeout=3000, OUT=str(tmp_path)).ok()
+    score = re.search(SCORE, first.out)
     assert score, first.out[-2000:]
-    assert float(score[1]) >= 50
+    assert float(score[1]) >= 85
+    share, sentences = re.search(COPIED, first.out).groups()
+    assert float(share) >= 96
+    assert int(sentences) > 250
+    assert re.search(r"\n +\d+%  loss [0-9.]+  [0-9,]+ words/s  \d+:\d+ left\n", first.out)
+    assert "train_inner" not in first.out
     assert re.search(r"\d+ s this time, [0-9.]+ target tokens/s on 2 workers", first.out)
-    second = run("bash", script, timeout=600, OUT=str(tmp_path)).ok()
+    log = (tmp_path / "train.log").read_bytes()
+    assert b"| train_inner |" in log
+
+    second = run("bash", SCRIPT, timeout=600, OUT=str(tmp_path)).ok()
     assert score[0] in second.out
-    assert "train_inner" not in second.out, "nothing should have been trained again"
+    assert (tmp_path / "train.log").read_bytes() == log, "nothing should have been trained again"
+
+    translate, own_text = closing_commands(second.out)
+    pasted = run("bash", "-c", translate, timeout=300, cwd=ROOT).ok()
+    assert pasted.out.strip() == "Mr. Richter looked for me."
+    own = {"OUT": str(tmp_path / "own"), "EXTRA": "--max-update 20"}
+    assert "BLEU|nrefs:1" in run("bash", "-c", own_text, timeout=900, cwd=ROOT, **own).ok().out
