@@ -9,7 +9,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../examples/translation/tools.sh"
 RUN=${RUN:-$ROOT/quickstart-run}
 OUT=${OUT:-$RUN/difficulty}
-UPDATES=${UPDATES:-450}
+UPDATES=${UPDATES:-1100}
 [ -e "$RUN/test.hypothesis.en" ] || { echo "no quick start in $RUN: make quickstart first" >&2; exit 2; }
 mkdir -p "$OUT"
 
@@ -19,8 +19,9 @@ train() { # NAME OPTIONS...
   fairseq-train "$RUN/data" --user-dir "$PLUGIN" --cpu "$@" --share-all-embeddings \
     --encoder-layers 2 --decoder-layers 2 --encoder-embed-dim 192 --decoder-embed-dim 192 \
     --dropout 0.1 --distributed-world-size 2 --ddp-backend legacy_ddp --num-workers 0 \
-    --optimizer adam --clip-norm 1.0 --lr-scheduler inverse_sqrt --warmup-updates 150 \
-    --criterion label_smoothed_cross_entropy --label-smoothing 0.1 --max-tokens 1500 --seed 1 \
+    --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 1.0 --lr-scheduler polynomial_decay \
+    --warmup-updates 100 --total-num-update "$UPDATES" --end-learning-rate 0.00005 \
+    --criterion cross_entropy --max-tokens 1500 --seed 1 \
     --save-dir "$OUT/$name" --no-epoch-checkpoints > "$OUT/$name.log" 2>&1
   fairseq-generate "$RUN/data" --user-dir "$PLUGIN" --cpu --gen-subset test --beam 5 \
     --path "$OUT/$name/checkpoint_best.pt" --max-tokens 4000 --max-len-a 1 --max-len-b 20 \
@@ -34,9 +35,9 @@ score() { # LABEL HYPOTHESES
 
 train without_attention --arch lstm --decoder-attention 0 --encoder-bidirectional \
   --encoder-hidden-size 128 --decoder-hidden-size 256 --decoder-out-embed-dim 192 \
-  --lr 0.003 --max-update "$UPDATES"
+  --lr 0.005 --max-update "$UPDATES"
 train untrained --arch hybrid_lstm --encoder-bidirectional-first \
-  --encoder-hidden-size 256 --decoder-hidden-size 256 --lr 1e-9 --max-update 1
+  --encoder-hidden-size 256 --decoder-hidden-size 256 --lr 1e-9 --end-learning-rate 1e-9 --max-update 1
 
 score "quick start" "$RUN/test.hypothesis.en"
 score "lstm without attention" "$OUT/without_attention.en"

@@ -6,7 +6,7 @@
 #
 # The text is made by `python -m fairseq_hybrid.corpus`, so nothing is downloaded. Every step is
 # skipped if its result is there; training resumes from its last checkpoint. The learning rate
-# reaches its end with the last update, so UPDATES is to be chosen before the training.
+# reaches its end with the last update, so what was begun with other settings wants another OUT.
 set -euo pipefail
 
 source "$(dirname "${BASH_SOURCE[0]}")/tools.sh"
@@ -20,6 +20,7 @@ SEED=${SEED:-1}
 BACKEND=${BACKEND:-hybrid}
 
 mkdir -p "$OUT"
+same_settings "$OUT" "another OUT" SENTENCES SUBWORDS TOKENS UPDATES SEED
 
 say "1/5  text: $SENTENCES sentence pairs of the embedded corpus"
 [ -e "$OUT/text/done" ] || {
