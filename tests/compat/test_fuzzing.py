@@ -8,6 +8,7 @@ import signal
 import time
 
 import fuzzing
+import numpy as np
 import pytest
 import torch
 from fuzzing import Mutator, fuzz
@@ -26,8 +27,9 @@ def stored(state: object, **how: bool) -> bytes:
 
 @pytest.fixture(scope="module")
 def seeds() -> list[bytes]:
-    """Everything fairseq stores, in both formats."""
-    small = {key: values()[key] for key in ("model", "metrics", "counts", "args")}
+    """Everything fairseq stores, in both formats, and what every version of the loader opens."""
+    small = {key: values()[key] for key in ("model", "optimizer", "args", "numbers")}
+    small["metrics"] = [np.float64(1.5), np.arange(4)]
     older = stored(values(), _use_new_zipfile_serialization=False)
     return [stored(values()), stored(small), older]
 

@@ -124,8 +124,15 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("every_line", [False, pytest.param(True, marks=pytest.mark.long)])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("way", "every_line"),
+    [
+        ("every so many updates", False),
+        ("the last one alone", False),
+        pytest.param("every epoch", False, marks=pytest.mark.long),
+        *(pytest.param(way, True, marks=pytest.mark.long) for way in WAYS),
+    ],
+)
 def test_wherever_a_save_ends_the_newest_complete_one_is_resumed(tmp_path, way, every_line):
     """And no file is spoilt, nothing is left over, and what a user removes stays removed."""
     seen = []
