@@ -250,6 +250,7 @@ def child(load, mutator, cases: range, refusals, pipe: int) -> None:
         said = outcome(load, content, refusals)
         signal.alarm(0)
         said = f"ran {ran}" if ran else said
+        ran.clear()
         os.write(pipe, said.encode("ascii", "replace") + b"\n")
     os._exit(0)
 
