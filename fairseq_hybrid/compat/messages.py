@@ -33,6 +33,24 @@ USAGE_EXIT = 2
 FLAG = re.compile(r"(^|[\s(`'\"])--[a-z]")
 
 
+REWORDED = (
+    # (what fairseq says of the user's input without naming a flag, what we say)
+    (
+        r"sentence at index \d+ of size (\d+) exceeds max_tokens limit of (\d+)!",
+        r"--max-tokens \2 is less than a sentence of \1: give \1 or more, or split the sentence",
+    ),
+    (
+        r"Sentences lengths should not exceed max_tokens=(\d+)",
+        r"--max-tokens \1 is less than the longest sentence: give more, or split the sentence",
+    ),
+    (
+        r"Trying to create tensor with negative dimension (-\d+).*",
+        r"a size of the model is \1: give 1 or more to --encoder-embed-dim and the like",
+    ),
+    (r"Dataset not found: (\S+) \((.*)\)", r"\2 has no data set \1: see what is in the folder"),
+)
+
+
 class UserError(ValueError):
     """Something the user can put right; the message names the option, the value, the way out."""
 
@@ -47,6 +65,10 @@ def user_line(error: BaseException) -> str | None:
     if type(error) is Exception and isinstance(error.__context__, UserError):
         error = error.__context__  # fairseq's "cannot load" around what is wrong with the file
     text = " ".join(str(error).split())
+    for words, line in REWORDED:
+        match = re.fullmatch(words, text)
+        if match:
+            return match.expand(line)
     if isinstance(error, UserError):
         return text
     if isinstance(error, OSError) and not isinstance(error, (ConnectionError, TimeoutError)):
@@ -56,7 +78,8 @@ def user_line(error: BaseException) -> str | None:
         return f"{error.filename}: {reason.lower()}" if reason else str(error.filename)
     if isinstance(error, FileNotFoundError):
         return f"not found: {text}"
-    if isinstance(error, (ValueError, AssertionError)) and FLAG.search(text):
+    plain = isinstance(error, (ValueError, AssertionError)) or type(error) is Exception
+    if plain and FLAG.search(text):
         return text
     return None
 

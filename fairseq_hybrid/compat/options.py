@@ -78,6 +78,34 @@ def declare(*options: Option) -> None:
         TABLE[option.section, option.of, option.name] = option
 
 
+def at_least(least: int, what: str) -> dict[str, Any]:
+    """`good` and `wrong` of a number, or of a list of them; None is what is not given."""
+
+    def good(value: Any) -> bool:
+        values = value if hasattr(value, "__iter__") else [value]
+        return all(v is None or v >= least for v in values)
+
+    return {"good": good, "wrong": f"is not a number of {what}: give {least} or more"}
+
+
+# fairseq's own, of which bad ones end in a traceback or in no training at all
+declare(
+    Option("batch_size", **at_least(1, "sentences"), section="dataset"),
+    Option("batch_size_valid", **at_least(1, "sentences"), section="dataset"),
+    Option("max_tokens", **at_least(1, "words"), section="dataset"),
+    Option("max_tokens_valid", **at_least(1, "words"), section="dataset"),
+    Option("num_workers", **at_least(0, "processes"), section="dataset"),
+    Option("update_freq", **at_least(1, "batches"), section="optimization"),
+    Option(
+        "seed",
+        good=lambda n: 0 <= n < 2**32,
+        wrong="is not a seed: give 0 to 4294967295",
+        section="common",
+        default=1,
+    ),
+)
+
+
 def present(cfg: Any) -> Iterator[tuple[Option, Any]]:
     """The options that this configuration has, each with the part that has it."""
     for option in TABLE.values():
