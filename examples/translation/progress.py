@@ -51,6 +51,10 @@ class Report:
         if "| valid |" in line:
             if "loss" not in found or not epoch:
                 return None
+            if (
+                self.updates and "num_updates" in found
+            ):  # the last updates have no line of their own
+                self.share = min(max(self.share, found["num_updates"] / self.updates), 1.0)
             return f"epoch {int(epoch[1])}: validation loss {found['loss']:.2f}"
         if "num_updates" not in found:
             return None

@@ -98,7 +98,8 @@ short() { printf '%q' "${1#"$PWD"/}"; }
 say "go on: a sentence of your own, and your own text (a folder with train, valid and test .de and .en)"
 echo "  echo 'Herr Richter hat mich gesucht.' | $(short "$(command -v fairseq-hybrid-interactive)") \\"
 echo "    $(short "$OUT/data") --path $(short "$OUT/checkpoints/checkpoint_best.pt") --cpu --beam 5 \\"
-echo "    --bpe sentencepiece --sentencepiece-model $(short "$OUT/pieces.model") | grep ^D- | cut -f 3"
+echo "    --bpe sentencepiece --sentencepiece-model $(short "$OUT/pieces.model") \\"
+echo "    2> $(short "$OUT/interactive.log") | grep ^D- | cut -f 3"
 echo
 echo "  TEXT=$(short "$OUT/text") SOURCE=de TARGET=en WORKERS=2 \\"
 echo "    bash $(short "$ROOT/examples/translation/own-text.sh")"

@@ -93,6 +93,7 @@ def test_time_left_is_that_of_this_run():
     assert report.left(101.0) is None, "nothing is known yet"
     report.read(LINE.format(update=60), now=110.0)
     assert report.left(112.0) == pytest.approx(38)
+    report.read(VALID.replace("loss 2.875", "loss 2.875 | num_updates 60"), now=111.0)
     assert report.text(112.0, began=95.0) == " 60%  loss 3.25  4,713 words/s  0:38 left"
 
 
