@@ -345,7 +345,7 @@ def test_flags_exist(rehearsal):
     known = set(rehearsal(["flags"]).ok().out.split())
     for script in (*ROOT.glob("examples/*/*.sh"), *ROOT.glob("benchmarks/*")):
         known |= set(re.findall(r"--[a-z][\w-]*", script.read_text() if script.is_file() else ""))
-    known |= {"--no-build-isolation"}  # pip's
+    known |= {"--no-build-isolation", "--max-restarts"}  # pip's and torchrun's
     for page, code in documented.named():
         for flag in re.findall(r"(?<![\w-])--[a-z][\w-]*", code):
             exists = any(k.startswith(flag) for k in known) if flag[-1] == "-" else flag in known
