@@ -10,6 +10,7 @@ and of time; what is loaded is looked at, all of it.
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import io
 import os
 import pickletools
@@ -240,6 +241,7 @@ def child(load, mutator, cases: range, refusals, pipe: int) -> None:
     limit = pages * resource.getpagesize() + MEMORY
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # pytest has one that raises
+    faulthandler.disable()  # and one that prints
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     ran: list[str] = []
     sys.addaudithook(lambda event, _: ran.append(event) if event in FORBIDDEN else None)
