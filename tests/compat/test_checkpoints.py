@@ -219,11 +219,11 @@ def damage(path):
 
 def test_a_damaged_checkpoint_is_named_and_the_newest_good_one_offered(data, copy):
     last, best = copy / "checkpoint_last.pt", copy / "checkpoint_best.pt"
+    newest = copy / "checkpoint_1_2.pt"
+    for path in (newest, copy / "checkpoint_1_3.pt"):
+        shutil.copy(last, path)
+    damage(copy / "checkpoint_1_3.pt")
     os.utime(best, (1, 1))
-    newest = copy / "checkpoint1.pt"
-    assert newest.exists()
-    shutil.copy(newest, copy / "checkpoint_1_2.pt")
-    damage(copy / "checkpoint_1_2.pt")
     where = damage(last)
     result = train(data, copy, "--max-update", 4, "--distributed-world-size", 2)
     line = result.error()
