@@ -189,14 +189,13 @@ def test_goes_on_as_without_a_break(lab, saved, resumed, tmp_path):
 @pytest.mark.parametrize("name", APART)
 @pytest.mark.parametrize("direction", ["from", "to"])
 def test_other_updates_go_on_with_the_same_sentences(lab, name, direction, tmp_path):
-    """Where the updates of several workers are not those of one."""
+    """Where the updates of several workers are not those of one: late or unaveraged gradients, a
+    sample of words that goes by the joined batch."""
     more = SAMPLED if SAMPLED[0] in ALL[name] else ()
     ways = (name, ONE) if direction == "from" else (ONE, name)
     saved = lab.whole(ways[0], *more)
     got = lab.resumed(saved, ways[1], tmp_path, *more)
     assert got.sentences == later(lab.whole(ONE).sentences)
-    if name.startswith("sampled"):  # one worker's on the joined batch
-        assert_goes_on(got, lab.whole(ONE, *more))
     losses = curve(got.result)
     assert list(losses) == list(range(SAVED + 1, END + 1))
     assert losses[END] < curve(saved.result)[1]
