@@ -202,11 +202,6 @@ def check(cfg: Any, training: bool) -> None:
 
 
 def check_timeouts(dt: Any) -> None:
-    if dt.worker_timeout < 0 or 0 < dt.worker_timeout < 5:
-        raise UserError(
-            f"--worker-timeout {dt.worker_timeout} is not a time-out: give 5 or more seconds, or 0 "
-            "for torch's own"
-        )
     if dt.heartbeat_timeout > 0:
         raise UserError(
             f"--heartbeat-timeout {dt.heartbeat_timeout} can't end a worker that waits for another "

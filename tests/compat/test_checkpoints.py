@@ -199,7 +199,7 @@ def test_pack_and_unpack_keep_a_configuration():
     stream = io.BytesIO()
     torch.save(checkpoints.pack({"cfg": cfg, "n": 1}), stream)
     stream.seek(0)
-    state = checkpoints.unpack(checkpoints.load(stream))
+    state = checkpoints.unpack(checkpoints.load(stream, received=True))
     assert state == {"cfg": cfg, "n": 1}
     assert OmegaConf.is_config(state["cfg"])
 

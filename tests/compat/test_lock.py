@@ -22,7 +22,9 @@ def holder(tmp_path):
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # not pytest's: these are no tests
         with lock.held(options(tmp_path)):
+            signal.alarm(20)
             if os.fork() == 0:
                 signal.alarm(20)  # as a data loader: it outlives its parent
                 signal.pause()

@@ -37,6 +37,7 @@ BAD = [
     "--async-staleness -1",
     "--share-hidden-fraction 0.0",
     "--sums-through pigeons",
+    "--worker-timeout 3",
 ]
 
 
@@ -50,7 +51,7 @@ def test_a_bad_value_is_refused_under_every_backend(rehearse, bad, chosen):
 
 
 def test_every_option_of_the_backends_is_in_the_list_above():
-    named = {bad.split()[0] for bad in BAD} | {"--hybrid-plan"}
+    named = {bad.split()[0] for bad in BAD} | {"--hybrid-plan", "--save-on-exit"}
     assert named == {o.flag for o in options.TABLE.values() if o.section == options.WORKERS}
 
 

@@ -53,7 +53,8 @@ def said(job: Warm) -> str:
 def link(server: WarmServer, data: Path, folder: Path, backend: str, seen: dict, chance) -> None:
     """One resume and one kill; updates what was ``seen`` of this backend."""
     save, mark = folder / backend.replace(" ", "_"), folder / "mark"
-    mark.unlink(missing_ok=True)
+    for old in (mark, folder / "out.txt"):  # what the link before has said
+        old.unlink(missing_ok=True)
     in_save = seen["links"] % 4 == 3
     seen["links"] += 1
     first = seen["saved"] + SAVE_EVERY * chance.randint(1, 5) - 1
