@@ -34,7 +34,7 @@ $(READY): setup.py constraints.txt
 	@echo "[3/4] torch"
 	@$(PIP) install --no-compile -c constraints.txt torch
 	@echo "[4/4] fairseq and this package (fairseq is compiled here on $(CORES) cores, the first time)"
-	@mkdir -p $(VENV)/build && ln -sf "$$(command -v false)" $(VENV)/build/ninja
+	@mkdir -p $(VENV)/build && printf '#!/bin/sh\nexit 1\n' > $(VENV)/build/ninja && chmod +x $(VENV)/build/ninja
 	@printf '[build_ext]\nparallel = %s\n' $(CORES) > $(VENV)/build/parallel.cfg
 	@$(BUILD) $(PIP) install --no-compile --no-build-isolation -c constraints.txt -e '.[test]'
 	@touch $(READY)
