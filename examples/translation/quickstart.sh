@@ -12,7 +12,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/tools.sh"
 OUT=${OUT:-$ROOT/quickstart-run}
 WORKERS=${WORKERS:-2}
-UPDATES=${UPDATES:-1100}
+UPDATES=${UPDATES:-850}
 SENTENCES=${SENTENCES:-30000}
 SUBWORDS=${SUBWORDS:-4000}
 TOKENS=${TOKENS:-3000} # pieces of a batch, all workers together
@@ -58,7 +58,7 @@ started=$(date +%s)
   fairseq-train "$OUT/data" --user-dir "$PLUGIN" --cpu \
   --arch hybrid_lstm --encoder-bidirectional-first --share-all-embeddings \
   --encoder-layers 2 --decoder-layers 2 --encoder-embed-dim 192 --encoder-hidden-size 256 \
-  --dropout 0.1 --criterion cross_entropy \
+  --dropout 0 --criterion cross_entropy \
   --distributed-world-size "$WORKERS" --ddp-backend "$BACKEND" --num-workers 0 \
   --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 1.0 \
   --lr 0.005 --lr-scheduler polynomial_decay --warmup-updates 100 \
