@@ -9,7 +9,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../examples/translation/tools.sh"
 RUN=${RUN:-$ROOT/quickstart-run}
 OUT=${OUT:-$RUN/difficulty}
-UPDATES=${UPDATES:-1100}
+UPDATES=${UPDATES:-850}
 [ -e "$RUN/test.hypothesis.en" ] || { echo "no quick start in $RUN: make quickstart first" >&2; exit 2; }
 mkdir -p "$OUT"
 
@@ -18,7 +18,7 @@ train() { # NAME OPTIONS...
   shift
   fairseq-train "$RUN/data" --user-dir "$PLUGIN" --cpu "$@" --share-all-embeddings \
     --encoder-layers 2 --decoder-layers 2 --encoder-embed-dim 192 --decoder-embed-dim 192 \
-    --dropout 0.1 --distributed-world-size 2 --ddp-backend legacy_ddp --num-workers 0 \
+    --dropout 0 --distributed-world-size 2 --ddp-backend legacy_ddp --num-workers 0 \
     --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 1.0 --lr-scheduler polynomial_decay \
     --warmup-updates 100 --total-num-update "$UPDATES" --end-learning-rate 0.00005 \
     --criterion cross_entropy --max-tokens 1500 --seed 1 \
