@@ -6,10 +6,9 @@ that do not count, then those that do, which all its workers begin together. Aft
 system makes `--settle` updates more, in which its memory grows: new pages cost tens of milliseconds
 of an update, and a training run soon has all that it needs.
 
-The baseline, one worker, is started once a round and has a turn of half the updates beside every
-system's turn (the first half beside one system, the second beside the next; no warm-up but after
-its start), so that what the machine does to both cancels out of their ratio. Who has no turn is
-stopped (SIGSTOP). So as many processes as `--workers` and one more are resident, beside the
+The baseline, one worker, is started once a round and has a turn of the same batches beside
+every system's turn (no warm-up but after its start), so that what the machine does to both cancels
+out of their ratio. Who has no turn is stopped (SIGSTOP). So as many processes as `--workers` and one more are resident, beside the
 starters that fork them.
 
     SYSTEMS = {"single": System("1 worker"), "legacy_ddp": System("{n} workers", "legacy_ddp")}
@@ -26,8 +25,7 @@ that is, devices.py how workers get there. Before the first round the devices ar
 What is timed is `HybridTrainer.train_step`, built from a parsed fairseq-train command line: what a
 user gets, but for reading the data, which is in memory. Several workers make `--updates` updates a
 round, of a batch each; a single worker makes as many times more as there are workers, or with
-`--accumulate` updates of as many batches. So all systems but the baseline, which has half of them
-in a turn, have the same number of batches.
+`--accumulate` updates of as many batches. So all systems have the same batches.
 """
 
 from __future__ import annotations
@@ -62,7 +60,7 @@ from measured import (  # noqa: F401  (what benchmarks find here)
 )
 from worker import System, Worker, serve
 
-from fairseq_hybrid.compat import launch
+from fairseq_hybrid.compat import plan, rendezvous
 
 __all__ = ["System", "Worker"]
 
@@ -119,7 +117,7 @@ class Crew:
     def _variables(self, name: str, system: System) -> dict[str, str]:
         values = {"OMP_NUM_THREADS": str(system.threads(self.options)), "CUDA_VISIBLE_DEVICES": ""}
         if not self.devices.emulated:
-            values[devices.INTERFACE] = launch.loopback_interface()
+            values[devices.INTERFACE] = rendezvous.loopback_interface()
         if system.workers(self.options) == 1:
             return values
         values["WORLD_SIZE"] = str(system.workers(self.options))
@@ -127,10 +125,10 @@ class Crew:
             self.meetings += 1
             port = 20000 + self.meetings % 10000
             return {**values, "MASTER_ADDR": devices.FIRST_HOST, "MASTER_PORT": str(port)}
-        store = self.stores[name] = launch.loopback_store(0)
+        store = self.stores[name] = rendezvous.loopback_store(0)
         return {
             **values,
-            "MASTER_ADDR": launch.LOOPBACK,
+            "MASTER_ADDR": plan.LOOPBACK,
             "MASTER_PORT": str(store.port),
             "TORCHELASTIC_USE_AGENT_STORE": "True",
         }
@@ -138,7 +136,7 @@ class Crew:
     def calibrate(self) -> dict:
         """What the devices have to give, before anything is measured."""
         world = self.options.workers
-        host = devices.FIRST_HOST if self.devices.emulated else launch.LOOPBACK
+        host = devices.FIRST_HOST if self.devices.emulated else plan.LOOPBACK
         port = calibration.PORT if self.devices.emulated else free_port()
         for rank in range(world):
             process = self.devices.fork(rank, {}, calibrated, rank, world, host, port)
@@ -236,7 +234,7 @@ def calibrated(pipe, *args) -> None:
 
 
 def free_port() -> int:
-    store = launch.loopback_store(0)
+    store = rendezvous.loopback_store(0)
     return store.port
 
 
@@ -270,7 +268,6 @@ def take_turns(
     rounds: Rounds = {name: [] for name in options.systems}
     facts: dict[str, dict] = {}
     others = [name for name in options.systems if name != baseline]
-    halves = 0
     with tempfile.TemporaryDirectory() as scratch:
         say(f"{label}: data")
         known = job(Path(scratch))
@@ -280,8 +277,8 @@ def take_turns(
             found = crew.calibrate()
             say(f"{label}: {calibration.line(found)}")
 
-            def measure(name: str, number: int, half: int | None = None) -> dict:
-                turn = crew.measure(name, number, half)
+            def measure(name: str, number: int, warm: bool = False) -> dict:
+                turn = crew.measure(name, number, warm)
                 rounds[name].append(turn)
                 rate, many = turn["tokens"] / turn["seconds"], options.rounds
                 say(f"{label}: round {number // turns + 1}/{many} {name} {rate:.0f} tok/s")
@@ -295,8 +292,7 @@ def take_turns(
                     numbers = range(number * turns, (number + 1) * turns)
                     mine = [measure(name, n) for n in numbers]
                     if baseline in options.systems:
-                        beside = measure(baseline, numbers[0], halves % 2)
-                        halves += 1
+                        beside = measure(baseline, numbers[0], warm=True)
                         for turn in mine:
                             turn["beside"] = {key: beside[key] for key in BESIDE}
                     crew.end(name)

@@ -162,10 +162,10 @@ class Worker(crew.Worker):
         # (half a second a turn for a column that is not in the table)
         worker.sgemm_rate = lambda: 0.0
 
-    def turn(self, number: int, half: int | None = None) -> list[list[dict]]:
+    def turn(self, number: int, warm: bool = False) -> list[list[dict]]:
         if self.trainer.spread is not None and not self.decoupled:
             self.trainer.spread.chunk = chunk_of(number, self.chunks)
-        return super().turn(number // max(1, len(self.chunks)), half)
+        return super().turn(number // max(1, len(self.chunks)), warm)
 
     def facts(self) -> dict:
         return {"parameters": sum(p.numel() for p in self.trainer.get_model().parameters())}

@@ -29,7 +29,7 @@ What is timed is `HybridTrainer.train_step`, built from a parsed fairseq-train c
 user gets, but for reading the data, which is in memory. In each round every system goes through the
 same batches, one system after the other, after `--warmup` updates that do not count. 2 workers do
 `--updates` updates of two batches (one each), a single worker twice as many of one batch, or with
-`--accumulate` as many of two (--update-freq 2: the very update of the 2 workers); `single` half of
+`--accumulate` as many of two (--update-freq 2: the very update of the 2 workers); `single` all of
 them beside each system. `--devices SHARE RATE` puts each worker on an emulated device.
 
     target tok/s   real target tokens of all workers per second of wall time, median over rounds

@@ -107,14 +107,11 @@ class Worker:
         """What is worth keeping of an update; the result has the means of a turn."""
         return {"loss": float(log["loss"])}
 
-    def turn(self, number: int, half: int | None = None) -> list[list[dict]]:
-        """The updates of a round, after some of them as warm-up; or a half of them, of the worker
-        that comes back every few seconds and is warm."""
+    def turn(self, number: int, warm: bool = False) -> list[list[dict]]:
+        """The updates of a round, after some of them as warm-up, which the worker that comes back
+        every few seconds does not need."""
         mine = self.updates[number * self.per_round : (number + 1) * self.per_round]
-        if half is not None and len(mine) > 1:
-            middle = len(mine) // 2
-            mine = mine[middle:] if half else mine[:middle]
-        before = self.options.warmup if half is None else 0
+        before = 0 if warm else self.options.warmup
         before, self.settling = before + self.settling, 0
         for i in range(before):
             self.trainer.train_step(mine[i % len(mine)])
