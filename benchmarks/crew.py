@@ -8,8 +8,8 @@ of an update, and a training run soon has all that it needs.
 
 The baseline, one worker, is started once a round and has a turn of the same batches beside
 every system's turn (no warm-up but after its start), so that what the machine does to both cancels
-out of their ratio. Who has no turn is stopped (SIGSTOP). So as many processes as `--workers` and one more are resident, beside the
-starters that fork them.
+out of their ratio. Who has no turn is stopped (SIGSTOP). So as many processes as `--workers` and
+one more are resident, beside the starters that fork them.
 
     SYSTEMS = {"single": System("1 worker"), "legacy_ddp": System("{n} workers", "legacy_ddp")}
 
