@@ -274,6 +274,7 @@ SPECIAL = {
     "srun": check_srun,
     "benchmarks/devices.sh": check_devices,
     "benchmarks/tables.py": check_tables,
+    "tests/faults": check_by_hand,
 }
 
 

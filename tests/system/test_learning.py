@@ -40,6 +40,7 @@ def test_hybrid_lstm_learns_to_reverse(server, digits, tmp_path, variant):
         *("--encoder-layers", "2", "--encoder-embed-dim", "64", "--encoder-hidden-size", "96"),
         *("--encoder-bidirectional-first", "--dropout", "0", "--cpu", "--optimizer", "adam"),
         *("--lr", "0.005", "--clip-norm", "1.0", "--batch-size", "50", "--max-update", "400"),
+        *("--lr-scheduler", "polynomial_decay", "--total-num-update", "400"),
         *("--distributed-world-size", "2", "--ddp-backend", "legacy_ddp", "--num-workers", "0"),
         *("--save-dir", tmp_path, "--no-epoch-checkpoints", "--seed", "1"),
     ).ok()
