@@ -22,7 +22,7 @@ setup(
         # the same fairseq code under two names: 0.12.2 does not import on Python 3.11
         'fairseq-fixed==0.12.3.1; python_version >= "3.11"',
         'fairseq==0.12.2; python_version < "3.11"',
-        "torch",  # any build; compat says clearly when it is too old
+        "torch",  # any build; the plugin says clearly when it is too old
         "numpy",
         "sacrebleu",
         "sentencepiece",
@@ -35,7 +35,7 @@ setup(
         "console_scripts": [
             *(f"fairseq-hybrid-{command} = fairseq_hybrid.cli:main" for command in COMMANDS),
             "fairseq-hybrid-corpus = fairseq_hybrid.corpus.__main__:main",
-            "fairseq-hybrid-plan = fairseq_hybrid.planning.command:main",
+            "fairseq-hybrid-plan = fairseq_hybrid.planner.command:main",
         ]
     },
     zip_safe=False,

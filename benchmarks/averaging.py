@@ -113,7 +113,7 @@ class Worker(crew.Worker):
         """Under BMUF and SlowMo, which do not count: all parameters at every meeting."""
         if self.name not in (BMUF, SLOWMO):
             return super().bytes_sent(updates)
-        from fairseq_hybrid.distributed.sums import ring_bytes
+        from fairseq_hybrid.comm.sums import ring_bytes
 
         params = [p for p in self.trainer.get_model().parameters() if p.requires_grad]
         meetings = self.trainer.get_num_updates() // self.options.interval

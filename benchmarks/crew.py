@@ -60,7 +60,8 @@ from measured import (  # noqa: F401  (what benchmarks find here)
 )
 from worker import System, Worker, serve
 
-from fairseq_hybrid.compat import plan, rendezvous
+from fairseq_hybrid.launch import rendezvous
+from fairseq_hybrid.launch import topology as plan
 
 __all__ = ["System", "Worker"]
 

@@ -158,7 +158,7 @@ def serve() -> None:
     import torch
     from worker import import_all
 
-    from fairseq_hybrid.compat import launch
+    from fairseq_hybrid.launch import launcher as launch
 
     if "NODES" not in os.environ:  # inside devices.sh all end together
         launch.die_with(os.getppid())
@@ -205,7 +205,7 @@ def connect(path: str) -> Connection:
 
 def work(path: str, variables: dict[str, str], target: Callable, args: tuple) -> None:
     """A worker's life."""
-    from fairseq_hybrid.compat import launch
+    from fairseq_hybrid.launch import launcher as launch
 
     try:
         launch.die_with(os.getppid())

@@ -135,8 +135,8 @@ def predict(shape: Shape, data: Path, options) -> tuple[list[Any], dict]:
     from fairseq import options as fairseq_options
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
-    from fairseq_hybrid.planning import choose, job, profile
-    from fairseq_hybrid.planning.costs import Measured
+    from fairseq_hybrid.planner import choose, job, profile
+    from fairseq_hybrid.planner.costs import Measured
 
     words = arguments(shape, data, System("planned"), options)
     parser = fairseq_options.get_training_parser()

@@ -35,7 +35,7 @@ def import_all() -> None:
     import fairseq.tasks  # noqa: F401
     import torch._dynamo  # noqa: F401
 
-    import fairseq_hybrid.distributed.trainer  # noqa: F401
+    import fairseq_hybrid.trainer  # noqa: F401
 
 
 def build_trainer(words: list[str], rank: int):
@@ -45,12 +45,12 @@ def build_trainer(words: list[str], rank: int):
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
     from fairseq.distributed import utils as distributed_utils
 
-    from fairseq_hybrid.distributed import backends
-    from fairseq_hybrid.distributed.trainer import HybridTrainer
+    from fairseq_hybrid import config
+    from fairseq_hybrid.trainer import HybridTrainer
 
     parser = options.get_training_parser()
     cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, words))
-    backends.check(cfg)
+    config.settle(cfg)
     dt = cfg.distributed_training
     if dt.distributed_world_size > 1:
         dt.distributed_backend, dt.distributed_init_method = "gloo", "env://"
@@ -140,7 +140,7 @@ class Worker:
 
     def bytes_sent(self, updates: int) -> int:
         """By this worker; where the backend does not count, in so many updates."""
-        from fairseq_hybrid.distributed.sums import ring_bytes
+        from fairseq_hybrid.comm.sums import ring_bytes
 
         if self.world == 1:
             return 0

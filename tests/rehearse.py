@@ -56,9 +56,10 @@ def replace_work() -> None:
     import fairseq_cli.generate
     import fairseq_cli.preprocess
 
-    from fairseq_hybrid.compat import launch, plan
     from fairseq_hybrid.corpus import __main__ as corpus
-    from fairseq_hybrid.planning import command as planning
+    from fairseq_hybrid.launch import launcher as launch
+    from fairseq_hybrid.launch import topology as plan
+    from fairseq_hybrid.planner import command as planning
 
     launch.launch = launch.run = begin
     planning.measure = planning.project = begin
@@ -111,7 +112,7 @@ def flags() -> set[str]:
     """All that fairseq's commands and ours understand, whatever the model, task or criterion."""
     from fairseq import models, options, registry, tasks
 
-    from fairseq_hybrid.planning import command as planning
+    from fairseq_hybrid.planner import command as planning
     from fairseq_hybrid.pretraining import options as pretraining
 
     parsers = [

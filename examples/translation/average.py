@@ -16,7 +16,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from fairseq_hybrid.compat import checkpoints
+from fairseq_hybrid import checkpoints
 
 
 def main(target: str, *paths: str) -> None:

@@ -31,11 +31,11 @@ from fairseq.models import ARCH_MODEL_REGISTRY, BaseFairseqModel
 from omegaconf import II
 from torch import Tensor
 
-from fairseq_hybrid.compat import options
-from fairseq_hybrid.compat.messages import UserError
-from fairseq_hybrid.compat.options import Need, Option
+from fairseq_hybrid import options
 from fairseq_hybrid.criterions.word_sample import DISTRIBUTIONS, WordSampler
+from fairseq_hybrid.errors import UserError
 from fairseq_hybrid.optim import rows
+from fairseq_hybrid.options import Need, Option
 from fairseq_hybrid.seeds import mix
 
 CORRECTIONS = ("logq", "none")

@@ -31,12 +31,12 @@ from fairseq.optim import FairseqOptimizer, register_optimizer
 from omegaconf import II
 from torch import nn
 
-from fairseq_hybrid.compat import options
-from fairseq_hybrid.compat.messages import UserError
-from fairseq_hybrid.compat.options import Option
+from fairseq_hybrid import options
+from fairseq_hybrid.errors import UserError
 from fairseq_hybrid.optim.mixins import mix_in
 from fairseq_hybrid.optim.natural_gradient import NaturalLinear, TwoSided
 from fairseq_hybrid.optim.rows import sparse_rows
+from fairseq_hybrid.options import Option
 
 # (No `from __future__ import annotations` here: fairseq wants the types themselves.)
 

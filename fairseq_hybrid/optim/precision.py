@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib.util
 from typing import Any
 
-from fairseq_hybrid.compat.messages import UserError
-from fairseq_hybrid.compat.plan import on_cpu
+from fairseq_hybrid.errors import UserError
+from fairseq_hybrid.launch.topology import on_cpu
 
 WHOLE = ("adadelta", "adagrad", "sgd")
 """optimizers of fairseq's that need float32 copies of all parameters"""

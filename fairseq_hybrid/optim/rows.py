@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_hybrid.compat.messages import UserError
+from fairseq_hybrid.errors import UserError
 from fairseq_hybrid.optim.one_pass import OnePass, restore
 
 NAMES = ("adam", "sgd", "adagrad", "ng_sgd")

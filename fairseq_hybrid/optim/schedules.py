@@ -17,9 +17,9 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.optim.lr_scheduler import FairseqLRScheduler, register_lr_scheduler
 from omegaconf import II
 
-from fairseq_hybrid.compat import options
-from fairseq_hybrid.compat.messages import UserError
-from fairseq_hybrid.compat.options import Option
+from fairseq_hybrid import options
+from fairseq_hybrid.errors import UserError
+from fairseq_hybrid.options import Option
 
 # (No `from __future__ import annotations` here: fairseq wants the types themselves.)
 

@@ -20,8 +20,9 @@ from fairseq import options as fairseq_options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.distributed import utils as distributed_utils
 
-from fairseq_hybrid.compat import checkpoints, plan
-from fairseq_hybrid.compat.messages import UserError
+from fairseq_hybrid import checkpoints
+from fairseq_hybrid.errors import UserError
+from fairseq_hybrid.launch import topology as plan
 from fairseq_hybrid.models.feedforward_lm import FeedforwardLanguageModel
 from fairseq_hybrid.pretraining import options
 from fairseq_hybrid.pretraining.layerwise import Pretraining

@@ -23,9 +23,9 @@ from fairseq.logging import metrics, progress_bar
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from fairseq_hybrid.compat import checkpoints
-from fairseq_hybrid.compat.messages import UserError
-from fairseq_hybrid.distributed.averaging import AveragingParallel
+from fairseq_hybrid import checkpoints
+from fairseq_hybrid.backends.averaging import AveragingParallel
+from fairseq_hybrid.errors import UserError
 from fairseq_hybrid.models.feedforward_lm import FeedforwardLanguageModel
 from fairseq_hybrid.pretraining import options
 from fairseq_hybrid.pretraining.machine import Machine

@@ -1,7 +1,7 @@
 """A Boltzmann machine in training: one update after the other, alone or beside other workers.
 
 Updates are plain SGD with momentum and weight decay. With several workers each trains its own copy
-on its own examples, and the copies are averaged every few updates (distributed/averaging.py).
+on its own examples, and the copies are averaged every few updates (backends/averaging.py).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from fairseq_hybrid.distributed.averaging import AVERAGE, AveragingParallel
+from fairseq_hybrid.backends.averaging import AVERAGE, AveragingParallel
 from fairseq_hybrid.pretraining.options import Settings
 from fairseq_hybrid.pretraining.rbm import RestrictedBoltzmannMachine
 

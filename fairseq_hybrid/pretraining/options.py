@@ -16,12 +16,12 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import ARCH_MODEL_REGISTRY
 
-from fairseq_hybrid.compat import options
-from fairseq_hybrid.compat.messages import UserError
-from fairseq_hybrid.compat.options import Option
-from fairseq_hybrid.distributed import averaging
+from fairseq_hybrid import options
+from fairseq_hybrid.backends import averaging
+from fairseq_hybrid.errors import UserError
 from fairseq_hybrid.models import feedforward_lm_options
 from fairseq_hybrid.models.feedforward_lm import FeedforwardLanguageModel
+from fairseq_hybrid.options import Option
 
 RESULT = "pretrained.pt"
 PROGRESS = "pretraining_last.pt"

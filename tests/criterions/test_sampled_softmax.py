@@ -11,12 +11,12 @@ import torch.nn.functional as F
 from fairseq.data import Dictionary
 
 import fairseq_hybrid  # noqa: F401  (registers the models)
-from fairseq_hybrid.compat.messages import UserError
 from fairseq_hybrid.criterions.sampled_softmax import (
     SampledSoftmaxConfig,
     SampledSoftmaxCriterion,
     check_sample,
 )
+from fairseq_hybrid.errors import UserError
 from fairseq_hybrid.models.hybrid_lstm import HybridLSTMModel
 from fairseq_hybrid.models.hybrid_lstm_lm import HybridLSTMLanguageModel
 

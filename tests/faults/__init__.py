@@ -26,7 +26,7 @@ from fairseq.criterions import FairseqCriterion
 from fairseq.optim import FairseqOptimizer
 
 import fairseq_hybrid  # noqa: F401
-from fairseq_hybrid.distributed.trainer import HybridTrainer
+from fairseq_hybrid.trainer import HybridTrainer
 
 KINDS = ("end", "freeze", "delay", "full")
 PLACES = ("forward", "backward", "collective", "step", "save", "resume")

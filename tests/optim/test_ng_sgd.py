@@ -13,7 +13,7 @@ from torch import nn
 from warm import Warm
 
 import fairseq_hybrid  # noqa: F401  (names of fairseq's)
-from fairseq_hybrid.compat.messages import UserError
+from fairseq_hybrid.errors import UserError
 from fairseq_hybrid.optim import ng_sgd, rows
 from fairseq_hybrid.optim.mixins import mix_in
 from fairseq_hybrid.optim.natural_gradient import NaturalLinear, OnlineNaturalGradient

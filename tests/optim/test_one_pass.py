@@ -11,11 +11,11 @@ from fairseq.optim.adam import Adam, FairseqAdam, FairseqAdamConfig
 from fairseq.trainer import Trainer
 from torch import nn
 
-from fairseq_hybrid.distributed.trainer import HybridTrainer
 from fairseq_hybrid.models.lstm_layer import LSTMLayer
 from fairseq_hybrid.optim import ng_sgd, rows
 from fairseq_hybrid.optim.mixins import mix_in
 from fairseq_hybrid.optim.one_pass import OnePass
+from fairseq_hybrid.trainer import HybridTrainer
 
 
 class Optimizer(FairseqOptimizer):

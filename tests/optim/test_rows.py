@@ -9,7 +9,7 @@ import torch
 from fairseq.optim import FairseqOptimizer
 from torch import nn
 
-from fairseq_hybrid.compat.messages import UserError
+from fairseq_hybrid.errors import UserError
 from fairseq_hybrid.optim import rows
 from fairseq_hybrid.optim.mixins import mix_in
 

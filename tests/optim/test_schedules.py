@@ -8,7 +8,7 @@ import pytest
 import torch
 from fairseq.optim import FairseqOptimizer
 
-from fairseq_hybrid.compat.messages import UserError
+from fairseq_hybrid.errors import UserError
 from fairseq_hybrid.optim.schedules import FINISHED, Exponential, Newbob
 
 

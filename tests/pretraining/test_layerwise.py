@@ -14,7 +14,7 @@ from jobs import USER_DIR, curve, train_command, wait_for
 from warm import Warm
 
 import fairseq_hybrid  # noqa: F401  (names of fairseq's)
-from fairseq_hybrid.compat.messages import UserError
+from fairseq_hybrid.errors import UserError
 from fairseq_hybrid.pretraining import command, options
 
 MODEL = (

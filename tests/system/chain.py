@@ -83,7 +83,7 @@ def link(server: WarmServer, data: Path, folder: Path, backend: str, seen: dict,
 
 def check(text: str, save: Path, seen: dict, backend: str) -> None:
     """The promises: nothing older is resumed, nothing is unreadable, losses repeat."""
-    from fairseq_hybrid.compat import checkpoints
+    from fairseq_hybrid import checkpoints
 
     loaded = re.search(r"Loaded checkpoint .* @ (\d+) updates", text)
     resumed = int(loaded[1]) if loaded else 0

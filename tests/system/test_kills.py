@@ -12,7 +12,7 @@ import pytest
 from jobs import curve, environment, train, train_command, wait_for
 
 import fairseq_hybrid  # noqa: F401
-from fairseq_hybrid.compat import checkpoints
+from fairseq_hybrid import checkpoints
 
 KILLS, DURING_SAVE = 20, 5
 # a checkpoint of some 60 MB, so that writing it takes a while

@@ -24,7 +24,7 @@ from jobs import curve, train_command
 from warm import Warm
 
 import fairseq_hybrid  # noqa: F401
-from fairseq_hybrid.compat import checkpoints
+from fairseq_hybrid import checkpoints
 
 PLUGIN = """
 import json, os

@@ -1,0 +1,1 @@
+"""``--ddp-backend``: how the work is spread over workers."""

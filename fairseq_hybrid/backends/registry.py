@@ -1,0 +1,121 @@
+"""``--ddp-backend`` names of this plugin, in one place.
+
+A new backend is one decorated class or function::
+
+    @register_backend("mine", help="what travels, what a user gets")
+    def mine(cfg, model, process_group, device):
+        return MyWrapper(model.to(device), process_group)
+
+It is called with fairseq's ``cfg.distributed_training`` and returns the wrapped model, a module
+that offers ``all_reduce_grads`` and, if it likes, ``no_sync`` and ``perform_slowmo``.  Missing
+attributes are forwarded to the model.  ``check`` sees the whole configuration before any worker
+starts and raises ``UserError`` where it can't work.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from fairseq import models
+from fairseq.criterions import adaptive_loss
+from fairseq.dataclass import configs, constants
+from fairseq.dataclass.initialize import hydra_init
+from fairseq.distributed import ModuleProxyWrapper
+from torch import nn
+
+
+class Accumulating:
+    """For wrappers: fairseq's `no_sync`, around all batches of an update but the last one."""
+
+    accumulating = False
+    """whether gradients only add up now (--update-freq)"""
+
+    @contextlib.contextmanager
+    def no_sync(self):
+        before, self.accumulating = self.accumulating, True
+        try:
+            yield
+        finally:  # fairseq goes on after a batch for which memory was too small
+            self.accumulating = before
+
+
+Build = Callable[[Any, nn.Module, Any, Any], nn.Module]
+
+
+@dataclasses.dataclass(frozen=True)
+class Backend:
+    name: str
+    build: Build
+    help: str
+    check: Callable[[Any], None] | None = None
+
+
+BACKENDS: dict[str, Backend] = {}
+FAIRSEQ_BACKENDS = tuple(choice.value for choice in constants.DDP_BACKEND_CHOICES)
+
+
+def register_backend(
+    name: str, *, help: str, check: Callable[[Any], None] | None = None
+) -> Callable[[Build], Build]:
+    """Make ``--ddp-backend name`` known to fairseq's options, configuration and trainer."""
+
+    def register(build: Build) -> Build:
+        if name in BACKENDS or name in FAIRSEQ_BACKENDS:
+            raise ValueError(f"--ddp-backend {name} is registered already: choose another name")
+        BACKENDS[name] = Backend(name, build, help, check)
+        publish()
+        return build
+
+    return register
+
+
+def ddp_backend_field() -> dataclasses.Field:
+    return configs.DistributedTrainingConfig.__dataclass_fields__["ddp_backend"]
+
+
+fairseq_help = ddp_backend_field().metadata["help"]
+
+
+def publish() -> None:
+    """Give fairseq the list of choices: the dataclass field and hydra's copy of it.
+
+    The list is an enum made at run time; it takes the name under which other processes find it,
+    so that a configuration that holds it can be sent to a spawned worker.
+    """
+    choices = constants.ChoiceEnum([*FAIRSEQ_BACKENDS, *BACKENDS])
+    choices.__module__, choices.__qualname__ = constants.__name__, "DDP_BACKEND_CHOICES"
+    choices.__name__ = choices.__qualname__
+    for module in (constants, configs, adaptive_loss):
+        module.DDP_BACKEND_CHOICES = choices
+    for config in (configs.DistributedTrainingConfig, adaptive_loss.AdaptiveLossConfig):
+        config.__annotations__["ddp_backend"] = choices
+        config.__dataclass_fields__["ddp_backend"].type = choices
+    ours = "; ".join(f"{b.name}: {b.help}" for b in BACKENDS.values())
+    field = ddp_backend_field()
+    field.metadata = {"help": f"DistributedDataParallel backend ({ours})" if ours else fairseq_help}
+    hydra_init()
+
+
+fairseq_wrap = models.DistributedFairseqModel
+
+
+def wrap(cfg: Any, model: nn.Module, process_group: Any, device: Any) -> nn.Module:
+    """In place of ``DistributedFairseqModel``: our backends by name, fairseq's for the rest."""
+    backend = BACKENDS.get(str(cfg.ddp_backend))
+    if backend is None:
+        return fairseq_wrap(cfg, model, process_group, device)
+    return ModuleProxyWrapper(backend.build(cfg, model, process_group, device))
+
+
+def validate(cfg: Any) -> None:
+    """Let the backend refuse what cannot work; changes nothing."""
+    backend = BACKENDS.get(str(cfg.distributed_training.ddp_backend))
+    if backend is not None and backend.check is not None:
+        backend.check(cfg)
+
+
+def install() -> None:
+    models.DistributedFairseqModel = wrap

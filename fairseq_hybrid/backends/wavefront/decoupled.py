@@ -1,0 +1,337 @@
+"""``--hybrid-schedule decoupled``: forward of an update together with backward of the one before.
+
+In update t every stage runs the forward units of its batches and, mixed with them, the backward
+units of update t-1 (merged_schedule.py). Then attention, softmax and loss of t, whose backward pass
+gives the gradients of the head and of the top states; the latter wait for update t+1. So the
+optimizer's step t has the head's gradients of update t, and those of LSTM layers and embeddings of
+update t-1: one update late, but exactly those of its loss at its weights (`Stash`), and divided by
+its sample size (`ScaleLate`). With ``--update-freq`` only the last of an update's batches is late.
+
+`drain` runs what is outstanding by itself, and the trainer applies it, in a step of its own, before
+weights are looked at: for validation and for a checkpoint. The update after that finds nothing
+outstanding, makes a step of the head alone, and so every parameter has one step per update in the
+end. docs/decoupled.md has the schedule as a picture and says when this pays.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from fairseq.optim import FairseqOptimizer
+from torch import Tensor, nn
+
+from fairseq_hybrid.backends.wavefront import executor as wavefront
+from fairseq_hybrid.backends.wavefront import schedule
+from fairseq_hybrid.backends.wavefront.backend import UNIT_OVERHEAD, WavefrontParallel
+from fairseq_hybrid.backends.wavefront.merged_schedule import AHEAD, HEAD, Costs, Step, merge
+from fairseq_hybrid.backends.wavefront.schedule import DECODER, ENCODER, Schedule, Unit
+from fairseq_hybrid.comm.lanes import flatten
+from fairseq_hybrid.comm.stopwatch import SEND, WAIT
+from fairseq_hybrid.comm.sums import ring_bytes
+from fairseq_hybrid.errors import UserError
+from fairseq_hybrid.models.lstm_layer import LSTMLayer
+from fairseq_hybrid.optim.mixins import mix_in
+
+BACKWARD = 2.0
+"""what a unit's backward run costs, over its forward run"""
+
+
+class Stash:
+    """A stage's LSTM layers with the weights of one update, while batches of it are under way.
+
+    The optimizer changes the weights before backward comes, so forward runs on these copies; they
+    gather the gradients, too. Embeddings need no copy, as their gradient does not depend on them.
+    """
+
+    def __init__(self, layers: Mapping[str, Sequence[LSTMLayer]]):
+        self.layers = copy.deepcopy(dict(layers))
+        for layer in (layer for part in self.layers.values() for layer in part):
+            layer.lstm.flatten_parameters()  # copied one by one: cuDNN would join them every time
+        pairs = [
+            pair
+            for part in layers
+            for mine, copied in zip(layers[part], self.layers[part])
+            for pair in zip(mine.parameters(), copied.parameters())
+        ]
+        self.originals, self.copies = [p for p, _ in pairs], [twin for _, twin in pairs]
+        self.others: dict[nn.Parameter, Tensor] = {}
+        """gradients of embeddings"""
+        for layer in (layer for part in self.layers.values() for layer in part):
+            layer.train()
+
+    @torch.no_grad()
+    def load(self) -> None:
+        torch._foreach_copy_(self.copies, self.originals)
+
+    def add(self, p: nn.Parameter, grad: Tensor) -> None:
+        self.others[p] = self.others[p] + grad if p in self.others else grad
+
+    def take(self) -> dict[nn.Parameter, Tensor]:
+        """The gradients that have come together, by the parameter they belong to."""
+        grads, self.others = self.others, {}
+        for p, twin in zip(self.originals, self.copies):
+            if twin.grad is not None:
+                grads[p], twin.grad = twin.grad, None
+        return grads
+
+
+class LateBackward(wavefront.Backward):
+    """Gradients go to a stash, not to the parameters, which have those of another update."""
+
+    def __init__(self, forward: wavefront.Forward, stash: Stash, embeddings: Mapping[str, Tensor]):
+        super().__init__(forward)
+        self.stash, self.embeddings = stash, embeddings
+
+    def _embeddings(self, part: str, x: Tensor) -> None:
+        weight = self.embeddings[part]
+        (grad,) = torch.autograd.grad(x, weight, self.dembedded[part])
+        self.stash.add(weight, grad)
+
+
+@dataclass
+class Outstanding:
+    """Batches that have been forward, and the gradients of their top states."""
+
+    backward: LateBackward
+    grads: list[Tensor]
+    plan: Schedule
+    costs: Costs
+
+
+class DecoupledParallel(WavefrontParallel):
+    """The model, its layers spread over the workers, their gradients one update late."""
+
+    def __init__(self, *args: Any, shrink: float = 1.0, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.shrink = shrink
+        self.leave_sums = True
+        self.outstanding: Outstanding | None = None
+        self.stashes = [Stash(self.stage.layers), Stash(self.stage.layers)]
+        """of this update and of the one before"""
+        self.new_weights = True
+        """whether there are others than in the first of the stashes"""
+        self.late: dict[nn.Parameter, Tensor] = {}
+        """complete gradients of the update before, to be applied in this one"""
+        parts = self.parts
+        weights = (parts.source_embedding.weight, parts.target_embedding.weight)
+        self.embeddings = dict(zip((ENCODER, DECODER), weights))
+
+    def _chunk_length(self, steps: int, rows: int) -> int:
+        """Two stages never wait; more do so for a third as many units as in a synchronous update
+        (that is what simulated schedules give)."""
+        others = self.stage.count - 1
+        filling = 0 if others == 1 else others / 3
+        return schedule.chunk_length(steps, rows, 1 + filling, UNIT_OVERHEAD)
+
+    # Passes
+
+    def _wavefront(self, plan: Schedule, batches: list[wavefront.Batch]) -> list[Tensor]:
+        if self.new_weights:
+            self.stashes.reverse()
+            self.stashes[0].load()
+            self.new_weights = False
+        stash, costs = self.stashes[0], self._costs(batches)
+        before, self.outstanding = self.outstanding, None
+        merged = merge(
+            plan,
+            before.plan if before else None,
+            costs,
+            before.costs if before else costs,
+        )
+        self.ideal = merged.efficiency
+        forward = wavefront.Forward(replace(self.stage, layers=stash.layers), plan, batches)
+
+        def keep(grads: list[Tensor]) -> None:
+            backward = LateBackward(forward, stash, self.embeddings)
+            self.outstanding = Outstanding(backward, grads, plan, costs)
+            self._late_gradients()
+            self._start_reduce()
+
+        both = Both(merged.program(self.stage.index), forward, before, keep)
+        anchor = torch.zeros(1, requires_grad=True)
+        return list(_Node.apply(anchor, both))
+
+    def _costs(self, batches: list[wavefront.Batch]) -> Costs:
+        """Rows times layers; in these terms the head's matrix, forward and backward, is as large as
+        3/8 of (vocabulary / hidden size) layers' forward pass."""
+        vocabulary = self.parts.head.output.out_features
+        head = 3 / 8 * vocabulary / self.stage.hidden
+
+        @functools.cache
+        def ahead(stage: int, unit: Unit) -> float:
+            return self._cost(stage, unit, batches)
+
+        def back(stage: int, unit: Unit) -> float:
+            return BACKWARD * ahead(stage, unit)
+
+        def heads(stage: int) -> float:
+            return head * sum(b.rows(DECODER) for b in batches if b.home == stage)
+
+        return Costs(ahead, back, heads)
+
+    def drain(self) -> bool:
+        """Run what is outstanding. True: there are gradients now, to be applied in a step."""
+        if self.outstanding is None:
+            return False
+        last, self.outstanding = self.outstanding, None
+        last.backward.run(last.grads)
+        self.late = self.stashes[0].take()
+        self._sum_over_replicas([])
+        self._changing()
+        return True
+
+    # Gradients
+
+    def all_reduce_grads(self) -> None:
+        """Complete the gradients: sums over all workers, those of two updates apart."""
+        if self.accumulating:
+            return
+        self.shared.finish_reduce()
+        this, before = self.stashes
+        for p, grad in this.take().items():  # of all of the update's batches but the last
+            p.grad = grad if p.grad is None else p.grad + grad
+        self.late = before.take()
+        self._sum_over_replicas([p for p in self.ownership.owned if p.grad is not None])
+        self._changing()
+
+    def _changing(self) -> None:
+        """The optimizer will make a step."""
+        self.new_weights = self.ownership.dirty = True
+
+    def _sum_over_replicas(self, owned: list[nn.Parameter]) -> None:
+        grads = [p.grad for p in owned] + list(self.late.values())
+        if self.column is None or not grads:
+            return
+        flat = flatten(grads)
+        with self.watch.span(WAIT, "sum over replicas"):
+            dist.all_reduce(flat, group=self.column)
+        self.replica_bytes += ring_bytes(flat, self.replicas)
+        sums = [t.view_as(g) for g, t in zip(grads, flat.split([g.numel() for g in grads]))]
+        for p in owned:
+            p.grad = sums.pop(0)
+        self.late = dict(zip(self.late, sums))
+
+    def norm(self, groups: Sequence[tuple[list[Tensor], Any]]) -> Tensor:
+        """Of the whole gradient, made of tensors to be multiplied by a factor each, this update's
+        first."""
+        owner = self.ownership
+        total = torch.zeros((), dtype=torch.float64, device=owner.device)
+        for grads, factor in groups:
+            total += owner.square(grads) * factor**2
+        dist.all_reduce(total, group=self.group.handle)
+        _, factor = groups[0]
+        return owner.root(total + owner.square(owner.whole_grads()) * factor**2)
+
+
+class Both:
+    """A worker's part in an update: two passes at once, with its head in the middle."""
+
+    def __init__(
+        self,
+        program: list[Step],
+        forward: wavefront.Forward,
+        before: Outstanding | None,
+        keep: Callable[[list[Tensor]], None],
+    ):
+        self.forward, self.before, self.keep = forward, before, keep
+        head = next(i for i, step in enumerate(program) if step.wave == HEAD)
+        self.first, self.rest = program[:head], program[head + 1 :]
+
+    def until_head(self) -> list[Tensor]:
+        if self.before is not None:
+            self.before.backward.begin(self.before.grads)
+        self.forward.begin()
+        self._do(self.first)
+        return self.forward.end()
+
+    def after_head(self, grads: list[Tensor]) -> None:
+        self.keep(grads)
+        self._do(self.rest)
+        if self.before is not None:
+            self.before.backward.end()
+        with self.forward.stage.watch.span(SEND, "drain"):
+            self.forward.stage.lanes.drain()
+
+    def _do(self, steps: list[Step]) -> None:
+        for step in steps:
+            side = self.forward if step.wave == AHEAD else self.before.backward
+            side.do(step.event)
+
+
+class _Node(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, anchor: Tensor, both: Both) -> tuple[Tensor, ...]:
+        ctx.both = both
+        return tuple(both.until_head())
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, *grads: Tensor):
+        both, ctx.both = ctx.both, None
+        both.after_head(list(grads))
+        return None, None
+
+
+class ScaleLate:
+    """Mixed into fairseq's optimizer: gradients of two updates, each scaled by its own factor.
+
+    fairseq multiplies gradients by workers / sample size of the update. Late ones get the factor of
+    the update they come from, times ``--decoupled-shrink``. Then both are clipped as one gradient.
+    """
+
+    factor: Any = 1.0
+    factor_before: Any = 0.0
+    spread: DecoupledParallel
+
+    def multiply_grads(self, c: Any) -> None:
+        self.factor = self.factor * c
+
+    def clip_grad_norm(self, max_norm: float, aggregate_norm_fn: Any = None) -> Tensor:
+        spread = self.spread
+        factor, late = self.factor / spread.world, self.factor_before * spread.shrink
+        self.factor, self.factor_before = 1.0, factor
+        spread.ownership.sum_whole(spread.world)
+        alone = self._join(late / factor)
+        mine = {id(p) for p in spread.ownership.owned}
+        timely = [p for p in self.params if p.grad is not None and id(p) not in alone]
+        late_grads = list(alone.values())
+        owned = [p.grad for p in timely if id(p) in mine]
+        norm = spread.norm([(owned, factor), (late_grads, late)])
+        # What is not finite on one worker shows in the norm, and becomes not-a-number on all.
+        scale = 1 + 0 * norm
+        if max_norm > 0:
+            scale = scale * (max_norm / (norm + 1e-6)).clamp(max=1)
+        for grads, by in (([p.grad for p in timely], factor), (late_grads, late)):
+            if grads:
+                torch._foreach_mul_(grads, torch.as_tensor(scale * by, dtype=norm.dtype))
+        return norm
+
+    def _join(self, ratio: Any) -> dict[int, Tensor]:
+        """Give late gradients to their parameters; those without any other are returned."""
+        late, self.spread.late = self.spread.late, {}
+        alone = {}
+        for p, grad in late.items():
+            if p.grad is None:
+                p.grad = alone[id(p)] = grad
+            else:  # weights of embedding and output at once, or several batches per update
+                p.grad += grad * ratio
+        return alone
+
+
+def scale_late(optimizer: Any, spread: DecoupledParallel) -> bool:
+    """Turn `optimizer` into one that can do so."""
+    for name in ("multiply_grads", "clip_grad_norm"):
+        if getattr(type(optimizer), name) is not getattr(FairseqOptimizer, name):
+            raise UserError(
+                f"--optimizer {type(optimizer).__name__} scales gradients in its own way, which "
+                "does not go with --hybrid-schedule decoupled: use adam, or --hybrid-schedule "
+                "synchronous"
+            )
+    mix_in(optimizer, ScaleLate, spread=spread)
+    return True

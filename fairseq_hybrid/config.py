@@ -1,0 +1,181 @@
+"""All flags of ours beside ``--ddp-backend``, and what is settled before any worker starts.
+
+``register`` gives fairseq the flags. Then, for a whole configuration,
+
+* ``resolve``   may choose: a plan sets the backend and its options (``RESOLVERS``)
+* ``validate``  may refuse: every value, then what the chosen parts can't do (``VALIDATORS``)
+
+Flags of models, criterions, optimizers and schedules stand in their own dataclasses.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from typing import Any, Optional
+
+from fairseq_hybrid import options
+from fairseq_hybrid.options import Need, add_option
+
+logger = logging.getLogger(__name__)
+
+SCHEDULES = SYNCHRONOUS, DECOUPLED = "synchronous", "decoupled"
+SUMS = AUTO, MESSAGES = "auto", "messages"
+STATES = KEEP, AVERAGE, RESET = "keep", "average", "reset"
+
+RESOLVERS: list[Callable[[Any], None]] = []
+VALIDATORS: list[Callable[[Any], None]] = []
+
+
+def resolve(cfg: Any) -> None:
+    """Let whoever chooses choose."""
+    options.check(cfg)  # first: planning can take minutes
+    for choose in RESOLVERS:
+        choose(cfg)
+
+
+def validate(cfg: Any) -> None:
+    """Refuse what cannot work; changes nothing."""
+    options.check(cfg)
+    for refuse in VALIDATORS:
+        refuse(cfg)
+
+
+def settle(cfg: Any) -> None:
+    """Both, and a line for each option that has no effect."""
+    given = options.given(cfg)
+    resolve(cfg)
+    validate(cfg)
+    for line in options.without_effect(cfg, given):
+        logger.warning(line)
+
+
+# The flags
+
+
+def register() -> None:
+    for_workers()
+    for_wavefront()
+    for_others()
+
+
+def for_workers() -> None:
+    add_option(
+        "worker_timeout", int, 900,
+        "seconds without a sign of life after which a worker counts as lost and the job ends; also "
+        "the time-out of collectives. Longer than any save takes; 0: only torch's own 30 minutes",
+        good=lambda n: n == 0 or n >= 5,
+        wrong="is not a time-out: give 5 or more seconds, or 0 for torch's own",
+    )  # fmt: skip
+    add_option(
+        "save_on_exit", bool, False,
+        "on SIGTERM or Ctrl-C finish the update at hand and save before leaving; a second signal "
+        "ends training at once",
+    )  # fmt: skip
+    add_option(
+        "sums_through", str, AUTO,
+        "how gradients are summed: auto is shared memory between up to 4 CPU workers of one "
+        "machine, messages elsewhere (--ddp-backend sampled and hybrid)",
+        **options.known(SUMS), needs=(options.backend("sampled", "hybrid", "model_parallel"),),
+    )  # fmt: skip
+
+
+def for_wavefront() -> None:
+    split = (options.backend("hybrid", "model_parallel"),)
+    hybrid = options.backend("hybrid")
+    late = (hybrid, Need("--hybrid-schedule", (DECOUPLED,), name="hybrid_schedule"))
+    add_option(
+        "hybrid_plan", Optional[str], None,
+        "train as the plan in this file says (fairseq-hybrid-plan makes one), or auto: measure "
+        "this machine and plan before the workers start. Stands in for --ddp-backend and the "
+        "--hybrid-* flags that say where the layers go",
+    )  # fmt: skip
+    add_option(
+        "hybrid_stages", int, 0,
+        "workers that share one copy of the LSTM layers (default: all); several such groups, if "
+        "the world size is a multiple, are data-parallel to each other",
+        good=lambda n: n >= 0, wrong="is not a number of workers: give 1 or more, or 0 for all",
+        needs=split,
+    )  # fmt: skip
+    add_option(
+        "hybrid_layers", str, "",
+        "encoder layers of each stage from the bottom up, as 1,3; the decoder's lie with them "
+        "(default: as equal as possible)",
+        good=good_layers, needs=split,
+        wrong="does not spread the layers: give a number above 0 for each stage, as 1,3",
+    )  # fmt: skip
+    add_option(
+        "hybrid_chunk", str, "auto",
+        "time steps per unit of work: small ones fill the stages sooner, large ones compute "
+        "faster (default: chosen for each batch from its shape)",
+        good=good_chunk, wrong="is not a number of time steps: give N > 0 or auto", needs=split,
+    )  # fmt: skip
+    add_option(
+        "hybrid_schedule", str, SYNCHRONOUS,
+        "synchronous: the update of data parallelism; decoupled: the LSTM layers' backward pass "
+        "runs together with the next update's forward pass, so their gradients are applied one "
+        "update late",
+        **options.known(SCHEDULES), needs=(hybrid,),
+    )  # fmt: skip
+    add_option(
+        "decoupled_shrink", float, 1.0,
+        "--hybrid-schedule decoupled: multiply late gradients by this",
+        good=lambda s: 0 < s <= 1, wrong="is not a factor: give a number above 0 and at most 1",
+        needs=late,
+    )  # fmt: skip
+    add_option(
+        "hybrid_trace", Optional[str], None,
+        "write a timeline of a few updates of all workers to this file, for chrome://tracing or "
+        "ui.perfetto.dev",
+        good=good_file, wrong="is not a file that can be written: name one in a folder that exists",
+        needs=split,
+    )  # fmt: skip
+
+
+def for_others() -> None:
+    averaging = options.backend("model_averaging")
+    add_option(
+        "averaging_interval", int, 10,
+        "updates between two averagings of the parameters (--ddp-backend model_averaging)",
+        good=lambda n: n >= 1, wrong="is not a number of updates: give 1 or more",
+        needs=(averaging,),
+    )  # fmt: skip
+    add_option(
+        "averaging_warmup", int, 0,
+        "updates at the beginning that average gradients instead (--ddp-backend model_averaging)",
+        good=lambda n: n >= 0, wrong="is not a number of updates: give 0 or more",
+        needs=(averaging,),
+    )  # fmt: skip
+    add_option(
+        "averaging_state", str, KEEP,
+        f"what becomes of the optimizer's state at an averaging: {', '.join(STATES)}",
+        **options.known(STATES), needs=(averaging,),
+    )  # fmt: skip
+    add_option(
+        "share_hidden_fraction", float, 1.0,
+        "share of the rows of hidden layers whose gradients are sent in an update; the others are "
+        "kept and sent later (--ddp-backend sampled)",
+        good=lambda p: 0 < p <= 1, wrong="is not a share: give 0 < P <= 1",
+        needs=(options.backend("sampled"),),
+    )  # fmt: skip
+    add_option(
+        "async_staleness", int, 4,
+        "updates that a worker may be ahead of the slowest one (--ddp-backend async)",
+        good=lambda n: n >= 0, wrong="is not a number of updates: give 0 or more",
+        needs=(options.backend("async"),),
+    )  # fmt: skip
+
+
+def good_layers(given: Any) -> bool:
+    return not given or all(n.isdecimal() and int(n) > 0 for n in str(given).split(","))
+
+
+def good_chunk(given: Any) -> bool:
+    return given == "auto" or (str(given).isdecimal() and int(given) > 0)
+
+
+def good_file(path: Any) -> bool:
+    """Whether it can be written."""
+    folder = os.path.dirname(os.path.abspath(path or "file"))
+    return not os.path.isdir(path or "file") and os.path.isdir(folder)

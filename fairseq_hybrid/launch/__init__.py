@@ -1,0 +1,1 @@
+"""Who starts which workers, and what happens when one of them ends."""

@@ -1,0 +1,310 @@
+"""The measurements of a profile, made by as many workers as will train (see profile.py).
+
+Worker 0 measures while the others wait: each kind of LSTM layer by time steps and sentences,
+forward and backward; the head with the criterion; the embeddings; copying; the optimizer; some
+whole updates; the wavefront with a single stage. Then all compute at the same time, which shows how
+much they slow each other down, then they send, and then they make some whole data-parallel updates.
+The pieces are those that training runs: `LSTMLayer`, the model's head, fairseq's criterion and
+trainer.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import json
+import logging
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from fairseq import tasks
+from fairseq.distributed import ModuleProxyWrapper
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
+
+from fairseq_hybrid.backends.wavefront.backend import WavefrontParallel
+from fairseq_hybrid.models.lstm_layer import LSTMLayer
+from fairseq_hybrid.models.packing import Packing
+from fairseq_hybrid.planner.costs import COPY, FORWARD, HEAD, Line, full_steps, kind_of
+from fairseq_hybrid.planner.job import FLOAT, Model, shape
+from fairseq_hybrid.planner.plan import DATA_PARALLEL
+from fairseq_hybrid.planner.timing import (
+    Pair,
+    median,
+    median_pair,
+    messages,
+    say,
+    slow_down,
+    together,
+)
+from fairseq_hybrid.trainer import HybridTrainer
+
+STEPS = (2, 8, 24)
+SHARES = (0.25, 0.5, 1.0)
+"""of the most sentences that a batch has"""
+COPIED = 1 << 24
+"""bytes"""
+CHUNKS = (8, 2)
+"""for what a unit takes beside its layers"""
+UPDATES, TURNS, TURNS_BUDGET = 2, (2, 16), 4.0
+"""data-parallel updates: of how many sets of batches, how often each at least and at most, and the
+seconds in which that should be done"""
+
+
+def work(cfg: Any, samples: list[dict], path: str) -> None:
+    """A worker's part; worker 0 writes the result."""
+    logging.disable(logging.INFO)  # what fairseq says of the model and the trainer of each
+    bench = Bench(cfg, samples)
+    measured = bench.alone() if dist.get_rank() == 0 else {}
+    dist.barrier()
+    slower = bench.together()
+    link, busy, meet = messages(bench.numbers * FLOAT)
+    together = bench.data_parallel(measured.get("whole"))
+    if dist.get_rank() == 0:
+        measured.update(slow_down=slower, link=link, message_cpu=busy, together=together)
+        measured["lines"]["meet"] = meet
+        Path(path).write_text(json.dumps(measured))
+
+
+class Bench:
+    """The model, its trainer and the batches, in one worker."""
+
+    def __init__(self, cfg: Any, samples: list[dict]):
+        self.cfg = cfg
+        self.trainer = build_trainer(cfg, workers=1)
+        module = self.trainer.get_model()
+        self.clip = cfg.optimization.clip_norm
+        self.model, self.samples = Model(module), samples
+        self.parallel = WavefrontParallel(module, dist.group.WORLD, stages=1)
+        self.shapes = [shape(sample, self.model.parts) for sample in samples]
+        self.largest = max(samples, key=lambda sample: sample["ntokens"])
+        self.sentences = max(batch.sentences for batch in self.shapes)
+        self.numbers = self.model.numbers
+
+    def alone(self) -> dict[str, Any]:
+        some = self.samples[: max(2, len(self.samples) // 3)]
+        say(f"{len(some)} whole updates")
+        self._update_seconds(some[0])  # makes buffers and optimizer state
+        whole = [median(functools.partial(self._update_seconds, sample)) for sample in some]
+        say("embeddings, copying and the optimizer")
+        lines = {
+            "copy": Line(0.0, median(self._copy_seconds) / COPIED),
+            "update": Line(0.0, median(self._step_seconds) / self.numbers),
+            **lines_of("embed", [self._embed(sample) for sample in self._half_and_whole()]),
+        }
+        say("attention, softmax and loss")
+        lines.update(lines_of("head", [self._head(sample) for sample in self._half_and_whole()]))
+        rows = self.largest["ntokens"]
+        lines["output weights"] = Line(0.0, median(lambda: self._output_seconds(rows)) / rows)
+        say("the wavefront on one worker")
+        units = [(chunk, median(functools.partial(self._unit_seconds, chunk))) for chunk in CHUNKS]
+        wavefront = {"batch": position(self.samples, self.largest), "chunks": units}
+        return {"whole": whole, "lines": lines, "layers": self._layers(), "wavefront": wavefront}
+
+    # Layers
+
+    def _layers(self) -> dict[str, dict[str, dict]]:
+        parts = self.model.parts
+        layers = [*parts.encoder_layers, *(() if self.model.feeding else parts.decoder_layers)]
+        kinds = {kind_of(layer): layer for layer in layers}
+        padded = any(full_steps(s) < len(s) for batch in self.shapes for s in batch)
+        tables = {}
+        for kind, layer in kinds.items():
+            say(f"LSTM layer {kind}")
+            ways = ["packed"] if layer.bidirectional else ["dense", "packed"][: 1 + padded]
+            tables[kind] = {way: self._table(layer, way == "packed") for way in ways}
+        return tables
+
+    def _table(self, layer: LSTMLayer, packed: bool) -> dict[str, Any]:
+        sentences = sorted({max(1, round(share * self.sentences)) for share in SHARES})
+        grid = [
+            [median_pair(functools.partial(run_layer, layer, t, b, packed)) for b in sentences]
+            for t in STEPS
+        ]
+        forward, backward = ([[pair[i] for pair in row] for row in grid] for i in (0, 1))
+        return {"steps": STEPS, "sentences": sentences, "forward": forward, "backward": backward}
+
+    # The rest of an update
+
+    def _half_and_whole(self) -> list[dict]:
+        half = {key: _thin_out(value) for key, value in self.largest.items()}
+        half["net_input"] = {k: _thin_out(v) for k, v in self.largest["net_input"].items()}
+        half["ntokens"] = shape(half, self.model.parts).rows("decoder")
+        return [half, self.largest]
+
+    def _head(self, sample: dict) -> tuple[int, Pair]:
+        return sample["ntokens"], median_pair(lambda: self._run_head(sample))
+
+    def _run_head(self, sample: dict) -> Pair:
+        stand_in = HeadOnly(self.model, sample)
+        begin = time.perf_counter()
+        loss, *_ = self.trainer.criterion(stand_in, sample)
+        middle = time.perf_counter()
+        loss.backward()
+        return middle - begin, time.perf_counter() - middle
+
+    def _output_seconds(self, rows: int) -> float:
+        """The gradient of the output weights, as late_gradients.py computes it."""
+        output = self.model.parts.head.output
+        x, dy = torch.randn(rows, output.in_features), torch.randn(rows, output.out_features)
+        begin = time.perf_counter()
+        dy.t() @ x
+        return time.perf_counter() - begin
+
+    def _unit_seconds(self, chunk: int) -> float:
+        """Forward and backward as a wavefront with a single stage."""
+        self.parallel.chunk = chunk
+        begin = time.perf_counter()
+        loss, *_ = self.trainer.criterion(ModuleProxyWrapper(self.parallel), self.largest)
+        loss.backward()
+        return time.perf_counter() - begin
+
+    def _embed(self, sample: dict) -> tuple[int, Pair]:
+        parts, words = self.model.parts, sample["net_input"]
+        sides = [(parts.embed_source, words["src_tokens"].flatten())]
+        if not self.model.feeding:
+            sides.append((parts.embed_target, words["prev_output_tokens"].flatten()))
+
+        def run() -> Pair:
+            self.model.module.zero_grad()
+            begin = time.perf_counter()
+            looked_up = [embed(tokens) for embed, tokens in sides]
+            middle = time.perf_counter()
+            torch.autograd.backward(looked_up, [torch.ones_like(x) for x in looked_up])
+            return middle - begin, time.perf_counter() - middle
+
+        return sum(tokens.numel() for _, tokens in sides), median_pair(run)
+
+    def _copy_seconds(self) -> float:
+        pieces = [torch.ones(COPIED // 4 // FLOAT) for _ in range(4)]
+        begin = time.perf_counter()
+        torch.cat(pieces)
+        return time.perf_counter() - begin
+
+    def _step_seconds(self) -> float:
+        for p in self.model.module.parameters():
+            p.grad = torch.full_like(p, 1e-4) if p.requires_grad else None
+        begin = time.perf_counter()
+        self.trainer.optimizer.multiply_grads(0.5)
+        self.trainer.clip_grad_norm(self.clip)
+        self.trainer.optimizer.step()
+        self.trainer.zero_grad()
+        return time.perf_counter() - begin
+
+    def _update_seconds(self, sample: dict) -> float:
+        begin = time.perf_counter()
+        self.trainer.train_step([sample])
+        return time.perf_counter() - begin
+
+    # Contention
+
+    def together(self) -> dict[str, float]:
+        """How much longer a kind of work takes while all workers do it."""
+        layer, half = self.model.parts.encoder_layers[-1], self._half_and_whole()[0]
+        jobs = {
+            FORWARD: lambda: sum(run_layer(layer, STEPS[1], self.sentences, layer.bidirectional)),
+            HEAD: lambda: sum(self._run_head(half)),
+            COPY: self._step_seconds,
+        }
+        say(f"{dist.get_world_size()} workers at once")
+        return {kind: slow_down(job) for kind, job in jobs.items()}
+
+    def data_parallel(self, whole: list[float] | None) -> list[float]:
+        """Seconds of updates of all workers under legacy_ddp, on the first batches; worker 0 knows
+        how long one of its own takes."""
+        workers, rank = dist.get_world_size(), dist.get_rank()
+        least, most = TURNS
+        turns = [whole and min(most, max(least, int(TURNS_BUDGET / UPDATES / whole[0])))]
+        dist.broadcast_object_list(turns)
+        say(f"{turns[0]} data-parallel updates")
+        trainer, seconds = build_trainer(self.cfg, workers), []
+        for first in range(0, len(self.samples), workers)[:UPDATES]:
+            mine = [self.samples[(first + rank) % len(self.samples)]]
+            seconds.append(together(functools.partial(trainer.train_step, mine), turns[0]))
+        return seconds
+
+
+def build_trainer(cfg: Any, workers: int) -> HybridTrainer:
+    """Of this worker alone, or of all of them under legacy_ddp."""
+    cfg = copy.deepcopy(cfg)
+    dt = cfg.distributed_training
+    dt.distributed_world_size, dt.ddp_backend = workers, DATA_PARALLEL
+    task = tasks.setup_task(cfg.task)
+    module = task.build_model(cfg.model)
+    module.train()
+    trainer = HybridTrainer(cfg, task, module, task.build_criterion(cfg.criterion))
+    trainer.begin_epoch(1)
+    return trainer
+
+
+class HeadOnly:
+    """Stands in for the model in a criterion: the results of its LSTM layers are given."""
+
+    def __init__(self, model: Model, sample: dict):
+        self.model, words = model, sample["net_input"]
+        parts, tgt = model.parts, words["prev_output_tokens"]
+        self.words = tgt
+        self.src = Packing.from_tokens(words["src_tokens"], parts.source_pad)
+        self.tgt = Packing.from_tokens(tgt, parts.target_pad)
+        self.enc_MH = self._random(self.src.rows_N.numel())
+        self.dec_NH = self._random(self.tgt.rows_N.numel())
+        self.states = [(self._random(tgt.size(0)), self._random(tgt.size(0)))
+                       for _ in range(model.layers)]  # fmt: skip
+
+    def _random(self, rows: int) -> Tensor:
+        return torch.randn(rows, self.model.hidden, requires_grad=True)
+
+    def __call__(self, **_: Any) -> tuple[Tensor, dict]:
+        parts = self.model.parts
+        if self.model.feeding:
+            return parts.decode(self.words, self.enc_MH, self.src, self.states)
+        logits, attention = parts.head(self.dec_NH, self.tgt, self.enc_MH, self.src)
+        return parts.net_output(logits, attention, self.tgt)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.model.module, name)
+
+
+def run_layer(layer: LSTMLayer, steps: int, sentences: int, packed: bool) -> Pair:
+    """One pass over a unit; packed: over sentences that end one after the other."""
+    sizes = falling(steps, sentences) if packed else torch.full((steps,), sentences)
+    first = int(sizes[0])
+    x = torch.randn(int(sizes.sum()), layer.lstm.input_size, requires_grad=True)
+    h, c = (torch.zeros(first, layer.hidden_size, requires_grad=True) for _ in range(2))
+    begin = time.perf_counter()
+    if layer.bidirectional:
+        y, _ = layer(x, sizes, None)
+    elif packed:
+        y = layer.dropout(layer.lstm(PackedSequence(x, sizes), (h[None], c[None]))[0].data)
+    else:
+        y, _ = layer(x, sizes, (h, c))
+    middle = time.perf_counter()
+    y.backward(torch.ones_like(y))
+    return middle - begin, time.perf_counter() - middle
+
+
+def falling(steps: int, mean: int) -> Tensor:
+    """Batch sizes that fall to 1, with this mean."""
+    return torch.linspace(2 * mean - 1, 1, steps).round().long()
+
+
+def position(samples: list[dict], one: dict) -> int:
+    """(`index` would compare the tensors in them.)"""
+    return next(i for i, sample in enumerate(samples) if sample is one)
+
+
+def _thin_out(value: Any) -> Any:
+    """Every second sentence."""
+    return value[::2] if torch.is_tensor(value) and value.dim() else value
+
+
+def lines_of(name: str, points: Sequence[tuple[int, Pair]]) -> dict[str, Line]:
+    """Seconds by rows, in both directions."""
+    return {
+        name: Line.through([(rows, pair[0]) for rows, pair in points]),
+        f"{name} back": Line.through([(rows, pair[1]) for rows, pair in points]),
+    }

@@ -1,0 +1,33 @@
+"""Dropout under the wavefront: each worker draws its own; elsewhere all draw alike."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+import pytest
+import torch
+
+from fairseq_hybrid.trainer import HybridTrainer
+
+
+def draw(monkeypatch, rank: int, *, spread: bool, update: int = 7) -> torch.Tensor:
+    monkeypatch.setattr(HybridTrainer, "spread", object() if spread else None, raising=False)
+    monkeypatch.setattr(HybridTrainer, "data_parallel_rank", rank)
+    trainer = object.__new__(HybridTrainer)
+    trainer.cfg = Namespace(common=Namespace(seed=1))
+    trainer.get_num_updates = lambda: update
+    trainer._set_seed()
+    return torch.rand(8)
+
+
+@pytest.mark.parametrize("spread", [True, False])
+def test_workers_draw_apart_where_they_hold_layers_of_one_model(monkeypatch, spread):
+    first, second = (draw(monkeypatch, rank, spread=spread) for rank in (0, 1))
+    assert torch.equal(first, second) != spread
+
+
+def test_an_update_draws_the_same_again(monkeypatch):
+    """So that a resumed run goes on as it would have."""
+    first, again = (draw(monkeypatch, 1, spread=True) for _ in range(2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, draw(monkeypatch, 1, spread=True, update=8))

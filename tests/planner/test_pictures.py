@@ -1,0 +1,191 @@
+"""Timelines as pictures, measured ones from a trace, and the page."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+from matplotlib.image import imread
+from tiny_jobs import Flat, job
+
+from fairseq_hybrid.errors import UserError
+from fairseq_hybrid.planner import choose, command, page, pictures, tables, traces
+from fairseq_hybrid.planner.costs import BACKWARD, FORWARD, HEAD, UPDATE
+from fairseq_hybrid.planner.plan import HYBRID
+from fairseq_hybrid.planner.simulate import WAIT
+
+
+@pytest.fixture(scope="module")
+def ranked():
+    return choose.ranked(job(4), Flat())
+
+
+@pytest.fixture(scope="module")
+def panels(ranked):
+    shown = next(p for p in ranked if p.plan.backend == HYBRID and p.plan.stages == 2)
+    panel = pictures.Panel("predicted", shown.timeline, tables.places(shown))
+    return [panel, panel._replace(title="measured")]
+
+
+def event(name: str, category: str, begin: float, end: float, worker: int = 0) -> dict:
+    return {
+        **{"name": name, "cat": category, "ph": "X", "ts": 1e6 + begin, "dur": end - begin},
+        **{"pid": worker, "tid": 0 if category == "update" else 1},
+    }
+
+
+def trace(workers: int = 2) -> dict:
+    """Three updates; the second one, of median length, has everything in it."""
+    events = []
+    for worker in range(workers):
+        name = {"name": f"worker {worker}, stage {worker % 2}"}
+        events.append({"name": "process_name", "ph": "M", "pid": worker, "args": name})
+        events += [
+            event("update 6", "update", 0, 50, worker),
+            event("encoder 0.0", "compute", 1, 49, worker),
+            event("update 7", "update", 100, 200, worker),
+            event("exchange batches", "communication", 100, 105, worker),
+            event("encoder 0.0", "compute", 110, 130, worker),
+            event("wait for top", "wait", 130, 140, worker),
+            event("back encoder 0.0", "compute", 160, 190, worker),
+            event("update 8", "update", 300, 700, worker),
+        ]
+    return {"traceEvents": events}
+
+
+def test_a_trace_becomes_a_timeline_without_holes(tmp_path):
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(trace()))
+    read = traces.read(str(path))
+    assert (read.update, read.stages, read.timeline.workers) == ("update 7", 2, 2)
+    assert read.timeline.seconds == pytest.approx(100e-6)
+    mine = [
+        (s.kind, round(1e6 * s.begin), round(1e6 * s.end))
+        for s in read.timeline.spans
+        if s.worker == 1
+    ]
+    assert mine == [
+        (traces.SEND, 0, 5),
+        (traces.OTHER, 5, 10),
+        (FORWARD, 10, 30),
+        (WAIT, 30, 40),
+        (HEAD, 40, 60),
+        (BACKWARD, 60, 90),
+        (UPDATE, 90, 100),
+    ]
+    assert read.timeline.idle == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", '{"traceEvents": []}'])
+def test_what_is_no_trace_is_one_line(tmp_path, content):
+    path = tmp_path / "trace.json"
+    path.write_text(content)
+    with pytest.raises(UserError, match=r"--trace .* is not a timeline: make it with"):
+        traces.read(str(path))
+    with pytest.raises(UserError, match="--trace missing: no such file"):
+        traces.read("missing")
+
+
+def test_a_trace_stands_beside_the_prediction_of_its_stages_and_chunks(ranked):
+    for stages, chunk in ((2, 2), (4, 4), (2, 8)):
+        wanted = next(
+            p for p in ranked
+            if p.plan.backend == HYBRID and (p.plan.stages, p.plan.chunk) == (stages, chunk)
+        )  # fmt: skip
+        found = command.like(traces.Trace(wanted.timeline, stages, "update 7"), ranked, "t.json")
+        assert found is wanted
+    other = traces.Trace(ranked[0].timeline, 3, "update 7")
+    with pytest.raises(UserError, match=r"--trace t\.json has 4 workers in 3 stages, which is not"):
+        command.like(other, ranked, "t.json")
+
+
+def test_the_picture_says_what_it_shows(panels, tmp_path):
+    figure = pictures.figure(panels)
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["predicted", "measured"]
+    assert figure.axes[-1].get_xlabel() == "ms since the update began"
+    labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert labels[1] == "worker 1: layers 3–4"
+    (legend,) = figure.legends
+    shown = {text.get_text() for text in legend.get_texts()}
+    assert {"layers, forward", "layers, backward", "attention, softmax, loss"} <= shown
+    assert "busy sending" not in shown  # nothing of that kind is in these timelines
+    path = tmp_path / "plan.png"
+    pictures.write(panels, str(path))
+    assert len({tuple(pixel) for row in imread(path)[::9, ::9] for pixel in row}) > 4  # colours
+
+
+def test_nothing_in_the_picture_overlaps(panels):
+    figure = pictures.figure(panels)
+    figure.draw_without_rendering()
+    boxes = [figure.legends[0].get_window_extent()]
+    for axes in figure.axes:
+        boxes.append(axes.get_tightbbox())
+    for i, box in enumerate(boxes):
+        assert figure.bbox.containsx(box.x0)
+        assert figure.bbox.containsx(box.x1)
+        assert not any(box.overlaps(other) for other in boxes[:i])
+
+
+class Page(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.tags, self.sources, self.text, self.open = [], [], [], []
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.sources += [v for k, v in attributes if k in ("src", "href") and v[:1] != "#"]
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def test_the_page_stands_alone(ranked, panels, tmp_path):
+    path = tmp_path / "page.html"
+    chosen = choose.best(ranked)
+    page.write(str(path), chosen, ranked, panels, ("projected, not measured: <4>", Table))
+    read = Page()
+    read.feed(path.read_text())
+    assert not read.sources, "it needs nothing beside it"
+    assert {"svg", "table", "style"} <= {*read.tags}
+    text = " ".join(read.text)
+    assert f"Plan: {chosen.plan}" in text
+    assert "projected, not measured: <4>" in text
+    for prediction in ranked:
+        assert str(prediction.plan) in text
+    assert read.tags.count("tr") == len(ranked) + 1 + chosen.plan.workers + 1 + 2
+
+
+Table = tables.Table(["system", "speed-up"], [["one", "1.00 projected"]])
+
+
+@pytest.mark.parametrize(
+    ("backend", "lines"),
+    [
+        (
+            "hybrid",
+            ["encoder layers 1, 2", "decoder layers 1, 2", "loss of its own batch"],
+        ),
+        ("model_parallel", ["stage 1: worker 1", "softmax, loss of all batches"]),
+        ("legacy_ddp", ["each of workers 0, 1", "encoder layers 1, 2, 3, 4"]),
+    ],
+)
+def test_the_partition_is_written_down(backend, lines):
+    prediction = choose.ranked(job(2), Flat(), (backend,))[0]
+    text = page.partition(prediction)
+    for line in lines:
+        assert line in text
+    if backend == "model_parallel":
+        assert text.count("softmax") == 1
+
+
+def test_every_cell_of_a_projection_says_so(ranked):
+    projected = [replace(p, projected=True) for p in ranked]
+    five = tables.five_systems({"a": projected[0], "b": projected[1]})
+    for table in (tables.alternatives(projected), tables.workers(projected[0]), five):
+        for row in table.rows:
+            assert all(cell.endswith(" projected") for cell in row[1:])
+    for row in tables.alternatives(ranked).rows:
+        assert not any("projected" in cell for cell in row)
+    assert "projected ms per update" in tables.note(projected[0])
