@@ -91,6 +91,9 @@ class Batch:
         """Its packed rows, and how many sentences run at each of its times."""
         return self.packing[_input_part(unit)].chunk(*self.times(unit))
 
+    def chunks(self, part: str) -> int:
+        return len(self.cuts[part]) - 1
+
     def rows(self, part: str) -> int:
         return self.packing[part].rows_N.numel()
 
