@@ -34,7 +34,6 @@ setup(
     entry_points={
         "console_scripts": [
             *(f"fairseq-hybrid-{command} = fairseq_hybrid.cli:main" for command in COMMANDS),
-            "fairseq-hybrid-corpus = fairseq_hybrid.corpus.__main__:main",
             "fairseq-hybrid-plan = fairseq_hybrid.planning.command:main",
         ]
     },

@@ -57,13 +57,11 @@ def replace_work() -> None:
     import fairseq_cli.preprocess
 
     from fairseq_hybrid.compat import launch, plan
-    from fairseq_hybrid.corpus import __main__ as corpus
     from fairseq_hybrid.planning import command as planning
 
     launch.launch = launch.run = begin
     planning.measure = planning.project = begin
     fairseq_cli.generate.main = fairseq_cli.preprocess.main = begin
-    corpus.write = begin
     if "data" not in sys.argv:  # the data folder is the user's: here any name will do
         plan.check_data = planning.check_data = lambda task: None
 
