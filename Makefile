@@ -25,7 +25,7 @@ help:
 
 setup: $(READY)
 
-$(READY): setup.py constraints.txt
+$(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 9))' || { echo "Python 3.9 or newer is needed (3.11 is tested): make PYTHON=python3.11"; exit 1; }
 	@echo "[1/4] a virtual environment in $(VENV)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -15,7 +15,7 @@ from pathlib import Path
 import documented
 import pytest
 from documented import Command
-from jobs import ROOT, TINY_LSTM, USER_DIR, curve, run
+from jobs import ROOT, TINY_LSTM, TOY_CORPUS, USER_DIR, curve, run
 from rehearse import REACHED, Rehearsal
 from warm import Warm
 
@@ -255,6 +255,13 @@ def check_sacrebleu(command, rehearsal, place):
     assert "p = " in run(*filled(command.words), "-f", "text", cwd=place).ok().out
 
 
+def check_toy_corpus(command, rehearsal, place):
+    """The command as it stands, but with few sentences."""
+    sizes = [word for split in ("train", "valid", "test") for word in (f"--{split}", "3")]
+    folder, *more = filled(command.words[2:])
+    run(*TOY_CORPUS, place / "text" / folder, *more, *sizes).ok()
+
+
 def check_tables(command, rehearsal, place):
     """tests/test_documents.py runs it with --check; without, it would rewrite these pages."""
     assert command.words[2:] == ()
@@ -274,6 +281,7 @@ SPECIAL = {
     "srun": check_srun,
     "benchmarks/devices.sh": check_devices,
     "benchmarks/tables.py": check_tables,
+    "examples/toy_corpus": check_toy_corpus,
     "tests/faults": check_by_hand,
 }
 
