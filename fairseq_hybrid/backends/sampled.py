@@ -103,7 +103,7 @@ class SampledDataParallel(Accumulating, nn.Module):
         self.begun: Begun | None = None
         self.unions_sent = 0
         trained = [p for p in module.parameters() if p.requires_grad]
-        self.sums = sums.connect(process_group, trained, share=share_memory)
+        self.sums = sums.make_all_reduce(process_group, trained, share=share_memory)
         self.early = Early(self._dense(), self._sum) if hidden_fraction == 1 else None
 
     @property
@@ -253,7 +253,7 @@ class LateRows:
     def __init__(self, weight: nn.Parameter, words_S: Tensor, product: Product):
         self.weight, self.words_S, self.product = weight, words_S, product
 
-    def begin(self, adding: sums.Messages, scale: float) -> Callable[[], Tensor]:
+    def begin(self, adding: sums.AllReduce, scale: float) -> Callable[[], Tensor]:
         """Compute it, times `scale`, and begin to sum it; returns how to get the sum."""
         shape = self.words_S.numel(), self.weight.size(1)
         block_SD = adding.room(math.prod(shape), self.weight).view(shape)
