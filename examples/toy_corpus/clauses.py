@@ -18,7 +18,7 @@ import english
 import german
 from lexicon import Verb
 from phrases import Adverbial, Gap, Phrase, said
-from tables import sections
+from wordlists import sections
 
 # English present and past; a plain word is an auxiliary, "x to" a full verb
 MODALS = {infinitive: modal for infinitive, _, _, *modal in sections("german")["modals"]}

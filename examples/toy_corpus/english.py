@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tables import sections, words
+from wordlists import sections, words
 
 _TABLES = sections("english")
 _PLURALS = dict(_TABLES["plurals"])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from tables import sections, words
+from wordlists import sections, words
 
 CASES = ("nom", "acc", "dat", "gen")
 _TABLES = sections("german")

@@ -18,7 +18,7 @@ from clauses import LIKING, Clause
 from lexicon import VERBS, Pool, Verb
 from phrases import Adverbial, Fixed, Gap, NounPhrase, Phrase, Pronoun
 from sampling import chance
-from tables import sections
+from wordlists import sections
 
 BE = Verb("sein", "be", sein=True)
 _FRAMES = {

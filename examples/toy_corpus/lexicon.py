@@ -17,7 +17,7 @@ from typing import Any
 
 import english
 import german
-from tables import sections, words
+from wordlists import sections, words
 
 
 @dataclass(frozen=True)
