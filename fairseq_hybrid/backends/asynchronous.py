@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from fairseq_hybrid.backends.registry import register_backend
 from fairseq_hybrid.comm.lanes import flatten
 from fairseq_hybrid.errors import UserError
-from fairseq_hybrid.launch import launcher as launch
+from fairseq_hybrid.launch.worker import teardown_hooks
 from fairseq_hybrid.optim.rows import sparse_rows
 
 PUSH, PULL, FLUSH, STOP = range(4)
@@ -221,7 +221,7 @@ class AsyncParallel(nn.Module):
                 self.threads.append(thread)
         # Before the group of processes is destroyed: later nobody can be told anything. Where that
         # is not reached, before the process leaves (not by atexit: workers are children).
-        launch.farewells.append(util.Finalize(None, self.stop, exitpriority=100))
+        teardown_hooks.append(util.Finalize(None, self.stop, exitpriority=100))
 
     def stop(self) -> None:
         """The last thing a worker says; worker 0 stays until all have said it."""

@@ -101,7 +101,7 @@ def check(cfg: Any) -> None:
     """Refuse what cannot work."""
     if getattr(cfg.optimizer, "_name", None) != NAME:
         return
-    options.check_of(NAME, cfg.optimizer)
+    options.validate_values_of(NAME, cfg.optimizer)
     for flag in ("fp16", "bf16", "amp"):
         if getattr(cfg.common, flag):
             raise UserError(f"--{flag} does not go with --optimizer {NAME}: leave it out")

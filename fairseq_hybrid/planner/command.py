@@ -20,7 +20,7 @@ from fairseq import options as fairseq_options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
 from fairseq_hybrid.errors import UserError, fail, user_line
-from fairseq_hybrid.launch.topology import check_data
+from fairseq_hybrid.launch.inputs import validate_data
 from fairseq_hybrid.planner import choose, devices, tables, traces
 from fairseq_hybrid.planner import job as jobs
 from fairseq_hybrid.planner import plan as plans
@@ -68,7 +68,7 @@ def run(words: Sequence[str]) -> None:
     add_options(parser)
     args = fairseq_options.parse_args_and_arch(parser, list(words))
     cfg = convert_namespace_to_omegaconf(args)
-    check_data(cfg.task)
+    validate_data(cfg.task)
     check_outputs(args)
     trace = traces.read(args.trace) if args.trace else None
     systems = None

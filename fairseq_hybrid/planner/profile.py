@@ -22,8 +22,8 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
-from fairseq_hybrid.launch import launcher as launch
-from fairseq_hybrid.launch.topology import Plan as Start
+from fairseq_hybrid.launch import launcher
+from fairseq_hybrid.launch.topology import Topology
 from fairseq_hybrid.planner import measure as measuring
 from fairseq_hybrid.planner import systems
 from fairseq_hybrid.planner.costs import Line, Measured, kind_of, layer_costs
@@ -46,9 +46,9 @@ def measure(cfg: Any, job: Job, samples: list[dict], *, again: bool = False) -> 
     say(f"measuring {job.workers} workers on this machine")
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "measured.json"
-        start = Start(workers=job.workers, distributed=True, hosts_store=True)
-        launch.launch(start, on_workers(cfg, job.workers), measuring.work,
-                      {"samples": samples, "path": str(result)})  # fmt: skip
+        here = Topology(workers=job.workers, distributed=True, hosts_store=True)
+        launcher.launch(here, on_workers(cfg, job.workers), measuring.work,
+                        {"samples": samples, "path": str(result)})  # fmt: skip
         profile = {**facts, "rest": 0.0, "rest_together": 0.0, **json.loads(result.read_text())}
     profile["lines"]["wavefront"] = unit_line(profile, job)
     profile["rest"] = unexplained(profile, job)

@@ -9,13 +9,13 @@ import pytest
 
 from fairseq_hybrid.backends.wavefront import report
 from fairseq_hybrid.comm.stopwatch import Stopwatch
-from fairseq_hybrid.launch import launcher as launch
+from fairseq_hybrid.launch import worker
 
 
 @pytest.fixture
 def alone(monkeypatch):
     """One worker that has nobody to talk to."""
-    monkeypatch.setattr(launch, "farewells", [])
+    monkeypatch.setattr(worker, "teardown_hooks", [])
     monkeypatch.setattr(report.Report, "_log", lambda *_: None)
     monkeypatch.setattr(report.dist, "get_rank", lambda: 0)
     monkeypatch.setattr(report.dist, "get_world_size", lambda: 1)
@@ -38,8 +38,8 @@ def test_a_short_training_has_a_timeline_of_its_last_updates(alone, tmp_path, up
         with log.update(number):
             pass
     assert path.exists() == (updates >= 8)
-    for farewell in launch.farewells:
-        farewell()
+    for hook in worker.teardown_hooks:
+        hook()
     events = json.loads(path.read_text())["traceEvents"]
     assert [e["name"] for e in events if e["ph"] == "X"] == [f"update {n}" for n in shown]
 
@@ -48,5 +48,5 @@ def test_nothing_is_written_unasked(alone):
     log = report.Report(alone, None)
     with log.update(0):
         pass
-    assert launch.farewells == []
+    assert worker.teardown_hooks == []
     assert alone.watch.spans == []

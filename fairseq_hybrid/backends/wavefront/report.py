@@ -19,7 +19,7 @@ import torch.distributed as dist
 from fairseq.logging import metrics
 
 from fairseq_hybrid.comm.stopwatch import SEND, WAIT
-from fairseq_hybrid.launch import launcher as launch
+from fairseq_hybrid.launch import worker
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ class Report:
         self.traced: list[int] = []
         """numbers of the updates whose spans are kept"""
         if trace:
-            launch.farewells.append(self._write_trace)
+            worker.teardown_hooks.append(self._write_trace)
 
     @contextlib.contextmanager
     def update(self, number: int):
