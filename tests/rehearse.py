@@ -61,7 +61,7 @@ def replace_work() -> None:
     from fairseq_hybrid.planner import command as planning
 
     launcher.launch = launcher.run_worker = begin
-    planning.measure = planning.project = begin
+    planning.rank_by_measuring = planning.rank_by_projecting = begin
     fairseq_cli.generate.main = fairseq_cli.preprocess.main = begin
     corpus.write = begin
     if "data" not in sys.argv:  # the data folder is the user's: here any name will do

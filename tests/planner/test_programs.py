@@ -6,8 +6,8 @@ import pytest
 from tiny_jobs import Flat, job
 
 from fairseq_hybrid.backends.wavefront.options import stacked
-from fairseq_hybrid.planner import systems
-from fairseq_hybrid.planner.choose import alternatives, best, chunks, predict, ranked, spreads
+from fairseq_hybrid.planner import programs
+from fairseq_hybrid.planner.choose import alternatives, best, chunks, layer_splits, predict, ranked
 from fairseq_hybrid.planner.plan import DATA_PARALLEL, HYBRID, MODEL_PARALLEL, SINGLE, Plan
 from fairseq_hybrid.planner.simulate import Link, simulate
 
@@ -38,7 +38,9 @@ def test_data_parallel_is_one_worker_and_the_sum():
     work = job(2, STEPS)
     prediction = predict(Plan(DATA_PARALLEL, 2, (4,), STEPS), work, costs)
     size = 4 * work.model.numbers
-    assert prediction.seconds == pytest.approx(29 + size / 10 + systems.DDP_SUM_COPIES * size / 1e3)
+    assert prediction.seconds == pytest.approx(
+        29 + size / 10 + programs.DDP_SUM_COPIES * size / 1e3
+    )
     assert prediction.sent == (size, size)  # a ring of two: once there, once back
 
 
@@ -72,7 +74,7 @@ def test_late_gradients_of_the_last_stage_fill_its_waiting():
 def test_late_gradients_of_others_come_before_their_units():
     """The first unit of the lower stage comes after three seconds per layer: there is time."""
     costs = flat(late_seconds=5)
-    program = systems.programs(
+    program = programs.programs_of(
         Plan(HYBRID, 2, (2, 2), CHUNK), job(2, STEPS).model, job(2, STEPS).updates[0], costs
     )
     names = [
@@ -163,7 +165,8 @@ def test_every_alternative_runs_to_its_end(workers, options):
     assert len(plans) == len(set(plans)) > 2
     for plan in plans:
         timeline = simulate(
-            systems.programs(plan, work.model, work.updates[0][: plan.workers], costs), costs.link
+            programs.programs_of(plan, work.model, work.updates[0][: plan.workers], costs),
+            costs.link,
         )
         assert timeline.seconds > 0
         assert 0 <= timeline.idle < 1
@@ -202,10 +205,10 @@ def test_spreads_are_equal_shares_and_the_partition():
 
     work = job(2, STEPS)
     lowest = (work.model.parts.encoder_layers[0], work.model.parts.decoder_layers[0])
-    assert spreads(work, CHUNK, Uneven()) == [(2, 2), (1, 3)]
-    assert spreads(work, CHUNK, Flat()) == [(2, 2)]
-    assert spreads(job(4, STEPS), CHUNK, Flat()) == [(2, 2), (1, 1, 1, 1)]
-    assert spreads(job(2, STEPS, encoder_layers=1), CHUNK, Flat()) == []
+    assert layer_splits(work, CHUNK, Uneven()) == [(2, 2), (1, 3)]
+    assert layer_splits(work, CHUNK, Flat()) == [(2, 2)]
+    assert layer_splits(job(4, STEPS), CHUNK, Flat()) == [(2, 2), (1, 1, 1, 1)]
+    assert layer_splits(job(2, STEPS, encoder_layers=1), CHUNK, Flat()) == []
 
 
 def test_chunks_double_up_to_the_longest_sentence():
