@@ -23,23 +23,20 @@ import sys
 from typing import Any
 
 import torch
-from fairseq import optim, utils
+from fairseq import utils
 from fairseq.logging import metrics
-from fairseq.optim import AMPOptimizer, FairseqOptimizer
-from fairseq.optim.adam import FairseqAdam
 from fairseq.trainer import Trainer
 
 from fairseq_hybrid import checkpoints
-from fairseq_hybrid.backends.asynchronous import AsyncParallel, Pushing
-from fairseq_hybrid.backends.averaging import AVERAGE, Apart, AveragingParallel
+from fairseq_hybrid.backends.asynchronous import AsyncParallel
+from fairseq_hybrid.backends.averaging import AVERAGE, AveragingParallel
 from fairseq_hybrid.backends.wavefront.backend import WavefrontParallel
-from fairseq_hybrid.backends.wavefront.decoupled import DecoupledParallel, scale_late
+from fairseq_hybrid.backends.wavefront.decoupled import DecoupledParallel
 from fairseq_hybrid.backends.wavefront.report import Report
 from fairseq_hybrid.checkpoints import position
 from fairseq_hybrid.criterions.sampled_softmax import SampledSoftmaxCriterion
-from fairseq_hybrid.optim import ng_sgd, rows
-from fairseq_hybrid.optim.mixins import mix_in
-from fairseq_hybrid.optim.one_pass import OnePass
+from fairseq_hybrid.optim import optimizer
+from fairseq_hybrid.optim.optimizer import HybridOptimizer
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +47,8 @@ SEED_STEP = 1_000_003
 class HybridTrainer(Trainer):
     """Bound in place of fairseq's ``Trainer`` when training starts."""
 
+    _wrapper: HybridOptimizer | None = None
+    _inner_only = False
     resumed: dict[str, Any] | None = None
     """the position in a checkpoint that was loaded, until there is an iterator for it"""
 
@@ -114,41 +113,38 @@ class HybridTrainer(Trainer):
             with metrics.aggregate("train"):
                 metrics.log_scalar("sent_mb", sent / 1e6, priority=2200, round=2)
 
+    @property
+    def optimizer(self) -> Any:
+        inner = super().optimizer
+        return inner if self._inner_only else self._wrapper
+
     def _build_optimizer(self) -> None:
-        ng_sgd.check(self.cfg)
-        super()._build_optimizer()
-        if self.spread is not None:
-            late = isinstance(self.spread, DecoupledParallel)
-            scale = scale_late if late else scale_once
-            self.spread.leave_sums = scale(self._optimizer, self.spread)
-            self.spread.ownership.whole = [
-                p for p in self.criterion.parameters() if p.requires_grad
-            ]
-        if isinstance(self.criterion, SampledSoftmaxCriterion):
-            mix_in(self._optimizer, rows.RowSteps if self.spread else rows.RowUpdates)
-        elif isinstance(self._optimizer, FairseqAdam) and is_ours(self._model):
-            mix_in(self._optimizer, OnePass)
-        if self.apart is not None:
-            self._start_server()
-        if self.averaging is not None:
-            mix_in(self._optimizer, Apart, parallel=self.averaging)
-        if isinstance(self._optimizer, ng_sgd.NaturalGradientSGD):
-            self._optimizer.watch(self.model, self.criterion)
+        self._wrapper = None
+        with self._inner_optimizer():
+            super()._build_optimizer()
+        parallel = self.spread or self.apart or self.averaging
+        self._wrapper = optimizer.wrap(
+            self._optimizer,
+            parallel,
+            one_pass_adam=is_ours(self._model),
+            by_rows=isinstance(self.criterion, SampledSoftmaxCriterion),
+            watched=(self.model, self.criterion),
+        )
+        if self.spread or self.apart:
+            parallel.attach(self._wrapper, self.criterion)
 
-    def _start_server(self) -> None:
-        apart, mine = self.apart, self._optimizer
-        theirs = None
-        if apart.server is not None:
-            theirs = optim.build_optimizer(self.cfg.optimizer, apart.server.params)
-            mix_in(theirs, rows.RowSteps)
-        mix_in(mine, Pushing, parallel=apart)
-        apart.start(theirs, mine.get_lr)
+    @contextlib.contextmanager
+    def _inner_optimizer(self):
+        """`optimizer` is fairseq's, whose name and state checkpoints hold."""
+        before, self._inner_only = self._inner_only, True
+        try:
+            yield
+        finally:
+            self._inner_only = before
 
-    def clip_grad_norm(self, clip_norm: float) -> torch.Tensor:
-        if self.spread is None:
-            return super().clip_grad_norm(clip_norm)
-        norm = self.spread.ownership.norm
-        return self.optimizer.clip_grad_norm(clip_norm, aggregate_norm_fn=lambda _: norm())
+    def state_dict(self) -> dict[str, Any]:
+        with self._inner_optimizer():
+            return super().state_dict()
 
     def _aggregate_logging_outputs(self, *args: Any, **kwargs: Any) -> Any:
         """fairseq sums statistics before gradients: let those be on their way first."""
@@ -197,8 +193,7 @@ class HybridTrainer(Trainer):
     def consolidate_optimizer(self) -> None:
         if self.averaging is not None and sys.exc_info()[1] is None:
             self.averaging.meet(self.optimizer, AVERAGE)
-        natural = isinstance(self.optimizer, ng_sgd.NaturalGradientSGD)
-        if natural and self.data_parallel_world_size > 1 and sys.exc_info()[1] is None:
+        if self.data_parallel_world_size > 1 and sys.exc_info()[1] is None:
             self.optimizer.follow_first(self.data_parallel_process_group)
         if self.spread is None and self.apart is None:
             return super().consolidate_optimizer()
@@ -253,7 +248,7 @@ class HybridTrainer(Trainer):
                 logger.warning(left)
         if self.data_parallel_world_size > 1:
             torch.distributed.barrier(self.data_parallel_process_group)
-        with position.completing():
+        with position.completing(), self._inner_optimizer():
             extra_state = super().load_checkpoint(filename, *args, **kwargs)
         self.resumed = extra_state and extra_state.get("train_iterator")
         if self.spread is not None:
@@ -276,78 +271,3 @@ class HybridTrainer(Trainer):
 
 def is_ours(model: torch.nn.Module) -> bool:
     return type(model).__module__.partition(".")[0] == __name__.partition(".")[0]
-
-
-class ScaleOnce:
-    """Makes fairseq's optimizer touch the gradients once an update.
-
-    fairseq averages over workers, divides by the sample size and clips: three times over all
-    gradients. Here the factors are collected and applied together.
-    """
-
-    factor = 1.0
-    spread: WavefrontParallel
-
-    def multiply_grads(self, c: Any) -> None:
-        self.factor = self.factor * c
-
-    def clip_grad_norm(self, max_norm: float, aggregate_norm_fn: Any = None) -> torch.Tensor:
-        self.spread.ownership.sum_whole(self.spread.world)
-        norm = self.spread.ownership.norm() * self.factor / self.spread.world / self.loss_scale()
-        # What is not finite on one worker shows in the norm, and becomes not-a-number on all.
-        scale = self.factor / self.spread.world + 0 * norm
-        if max_norm > 0:
-            scale = scale * (max_norm / (norm + 1e-6)).clamp(max=1)
-        grads = [rows.parts(p.grad) for p in self.params if p.grad is not None]
-        torch._foreach_mul_(grads, torch.as_tensor(scale, dtype=norm.dtype, device=norm.device))
-        self.factor = 1.0
-        return norm
-
-    def loss_scale(self) -> Any:
-        """What somebody else divides the gradients by, after clipping."""
-        return 1.0
-
-
-class ScaleOnceAmp(ScaleOnce):
-    """The same under ``--amp``: all workers make an update, or none of them.
-
-    torch's scaler skips an update by the gradients of its own worker, and here every worker has
-    others; so it must find not-a-number on all of them if one has it (see above). It looks when it
-    unscales, and it does that in `step`. fairseq has it done before clipping as well, for what the
-    scaler takes for another optimizer, and so divides by the scale twice.
-    """
-
-    def loss_scale(self) -> torch.Tensor:
-        # (`get_scale` would make the host wait for the device)
-        return self.scaler.scale(torch.ones((), device=self.spread.ownership.device))
-
-    def clip_grad_norm(self, max_norm: float, aggregate_norm_fn: Any = None) -> torch.Tensor:
-        norm = super().clip_grad_norm(max_norm)
-        if not torch.isfinite(norm):  # a wait for the device that fairseq's trainer makes anyway
-            self._overflow()
-        return norm
-
-    def _overflow(self) -> None:
-        if not self.scaler.is_enabled():  # on CPU: there is no scale to lower
-            raise FloatingPointError("gradients are Nan/Inf")
-        scale = self.next_loss_scale
-        if scale <= self.min_loss_scale:
-            raise FloatingPointError(
-                f"--amp: the loss scale would fall to {scale}, with --min-loss-scale "
-                f"{self.min_loss_scale}: the loss probably explodes"
-            )
-        logger.info(f"--amp: gradient overflow, the loss scale falls to {scale}")
-
-
-def scale_once(optimizer: Any, spread: WavefrontParallel) -> bool:
-    """Turn `optimizer` into one that scales once, if it is of the plain kind."""
-    kind = type(optimizer)
-    if isinstance(optimizer, AMPOptimizer):
-        mix_in(optimizer, ScaleOnceAmp, spread=spread)
-        return True
-    if kind.multiply_grads is not FairseqOptimizer.multiply_grads:
-        return False
-    if kind.clip_grad_norm is not FairseqOptimizer.clip_grad_norm:
-        return False
-    mix_in(optimizer, ScaleOnce, spread=spread)
-    return True

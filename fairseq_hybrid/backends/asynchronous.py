@@ -31,6 +31,7 @@ from fairseq_hybrid.backends.registry import register_backend
 from fairseq_hybrid.comm.lanes import flatten
 from fairseq_hybrid.errors import UserError
 from fairseq_hybrid.launch import launcher as launch
+from fairseq_hybrid.optim.optimizer import Gradients, HybridOptimizer
 from fairseq_hybrid.optim.rows import sparse_rows
 
 PUSH, PULL, FLUSH, STOP = range(4)
@@ -188,10 +189,11 @@ def as_gradients(params: Sequence[Tensor], rows: Rows, values: Sequence[Tensor])
     return [v if r is None else sparse_rows(r, v, p) for p, r, v in zip(params, rows, values)]
 
 
-class AsyncParallel(nn.Module):
+class AsyncParallel(Gradients, nn.Module):
     """The model, with parameters fetched when they are needed and gradients sent away."""
 
-    takes_row_gradients = True
+    takes_row_gradients = scales_once = True
+    mean_gradients = False
 
     def __init__(self, module: nn.Module, *, staleness: int):
         super().__init__()
@@ -210,6 +212,10 @@ class AsyncParallel(nn.Module):
             ]
         else:
             self.wires = [Wire([p.detach().cpu() for p in self.params], 0, self.group)]
+
+    def attach(self, optimizer: HybridOptimizer, criterion: nn.Module) -> None:
+        mine = None if self.server is None else optimizer.like_this(self.server.params)
+        self.start(mine, optimizer.get_lr)
 
     def start(self, optimizer: Any, learning_rate: Callable[[], float]) -> None:
         """On worker 0, with an optimizer of `server.params`; on the others with nothing."""
@@ -279,6 +285,9 @@ class AsyncParallel(nn.Module):
         wire.send(PULL, rows)
         return wire.receive_values(rows)
 
+    def apply_gradients(self, step: Callable[[], None]) -> None:
+        self.push()
+
     @torch.no_grad()
     def push(self) -> None:
         """Send the gradients away."""
@@ -343,16 +352,3 @@ class AsyncParallel(nn.Module):
     def bytes_sent(self) -> float:
         """In the log: of all workers, both ways, counted on worker 0 (so a share of each)."""
         return sum(wire.bytes for wire in self.wires) / self.world
-
-
-class Pushing:
-    """Mixed into a fairseq optimizer: a step is to send the gradients to the server."""
-
-    parallel: AsyncParallel
-
-    def multiply_grads(self, c: Any) -> None:
-        # fairseq takes gradients for means over the workers; each of these is one worker's.
-        super().multiply_grads(c / self.parallel.world)
-
-    def step(self, *args: Any, **kwargs: Any) -> None:
-        self.parallel.push()

@@ -28,6 +28,7 @@ from fairseq_hybrid.comm.lanes import flatten
 from fairseq_hybrid.comm.sums import ring_bytes
 from fairseq_hybrid.config import AVERAGE, KEEP
 from fairseq_hybrid.errors import UserError
+from fairseq_hybrid.optim.optimizer import Gradients
 
 
 def check(cfg: Any) -> None:
@@ -59,10 +60,10 @@ def build(cfg, model, process_group, device):
     )
 
 
-class AveragingParallel(Accumulating, nn.Module):
+class AveragingParallel(Accumulating, Gradients, nn.Module):
     """The model, one of several that drift apart and are brought together."""
 
-    takes_row_gradients = True
+    takes_row_gradients = scales_once = True
 
     def __init__(
         self, module: nn.Module, process_group: Any, *, interval: int, warmup: int, state: str
@@ -87,6 +88,12 @@ class AveragingParallel(Accumulating, nn.Module):
         """Whether this update averages gradients, or ends with a meeting."""
         since = self.update - self.warmup
         return since <= 0 or since % self.interval == 0
+
+    @property
+    def mean_gradients(self) -> bool:
+        """Where fairseq has added up the sizes of all batches it divides by those; otherwise by
+        this worker's own."""
+        return self.together
 
     def all_reduce_grads(self) -> None:
         """Only while warming up."""
@@ -147,14 +154,3 @@ def state_tensors(optimizer: torch.optim.Optimizer) -> Iterable[Tensor]:
             for name, value in sorted(optimizer.state.get(p, {}).items()):
                 if torch.is_tensor(value) and value.is_floating_point() and name != "step":
                     yield value
-
-
-class Apart:
-    """Mixed into a fairseq optimizer: gradients that are one worker's are scaled as such."""
-
-    parallel: AveragingParallel
-
-    def multiply_grads(self, c: Any) -> None:
-        # fairseq takes gradients for means over the workers and, where it has added up the sizes
-        # of all batches, divides by those; otherwise by this worker's own.
-        super().multiply_grads(c if self.parallel.together else c / self.parallel.world)

@@ -36,7 +36,7 @@ from fairseq_hybrid.backends.wavefront.options import (
     stacked,
     stages_of,
 )
-from fairseq_hybrid.backends.wavefront.ownership import Group, Ownership
+from fairseq_hybrid.backends.wavefront.ownership import Ownership, Stages
 from fairseq_hybrid.backends.wavefront.schedule import DECODER, ENCODER, STATE, TOP, UP, WHOLE
 from fairseq_hybrid.backends.wavefront.shared import Shared
 from fairseq_hybrid.comm.lanes import Lanes, flatten
@@ -46,6 +46,7 @@ from fairseq_hybrid.config import AUTO, DECOUPLED
 from fairseq_hybrid.models.late_gradients import LateGradients
 from fairseq_hybrid.models.packing import Packing
 from fairseq_hybrid.models.parallel_parts import ParallelParts
+from fairseq_hybrid.optim.optimizer import Gradients, Group, HybridOptimizer
 from fairseq_hybrid.optim.rows import parts, sparse_rows
 
 logger = logging.getLogger(__name__)
@@ -96,10 +97,11 @@ def build(cfg, model, process_group, device, head_on_last) -> nn.Module:
     )
 
 
-class WavefrontParallel(Accumulating, nn.Module):
+class WavefrontParallel(Accumulating, Gradients, nn.Module):
     """The model, its layers spread over the workers while it trains."""
 
     takes_row_gradients = True
+    sharded = scales_once = True
 
     def __init__(
         self,
@@ -118,7 +120,9 @@ class WavefrontParallel(Accumulating, nn.Module):
         self.chunk, self.head_on_last, self.share_memory = chunk, head_on_last, share_memory
         self.parts: ParallelParts = module.parallel_parts()
         self.watch = Stopwatch()
-        self.leave_sums = False
+        self.whole: list[nn.Parameter] = []
+        """parameters that are not the model's (a criterion's), with the mean of all workers'
+        gradients on each"""
         self.empty = False
         """whether this worker has no batch left and only keeps the others company"""
         self.row_notes: dict[nn.Parameter, list[Tensor]] = {}
@@ -142,7 +146,7 @@ class WavefrontParallel(Accumulating, nn.Module):
         columns = [list(ranks) for ranks in zip(*grid)]
         self.world, self.replicas = world, len(grid)
         make = dist.new_subgroups_by_enumeration
-        self.group = Group(
+        self.group = Stages(
             stage=rank % stages,
             ranks=grid[rank // stages],
             handle=make(grid)[0],
@@ -400,7 +404,7 @@ class WavefrontParallel(Accumulating, nn.Module):
     def all_reduce_grads(self) -> None:
         """Complete the gradients: the mean over all workers, as under legacy_ddp.
 
-        (The sum, if `leave_sums`: who asks for it scales it together with the rest.)
+        (The sum, unless `mean_gradients`: who scales them divides them with the rest.)
         """
         if self.accumulating:
             return
@@ -413,7 +417,7 @@ class WavefrontParallel(Accumulating, nn.Module):
                 p.grad = p.grad.coalesce()
         if self.column is not None and owned:
             self._sum_over_replicas(owned)
-        if owned and not self.leave_sums:
+        if owned and self.mean_gradients:
             torch._foreach_div_([parts(p.grad) for p in owned], float(self.world))
         self.shared.tell_changed()
         self.ownership.dirty = True
@@ -435,9 +439,26 @@ class WavefrontParallel(Accumulating, nn.Module):
             total = total.view_as(block)
             p.grad = sparse_rows(rows[p], total, p) if p in rows else total
 
+    def attach(self, optimizer: HybridOptimizer, criterion: nn.Module) -> None:
+        self.mean_gradients = not optimizer.scales_once
+        self.whole = [p for p in criterion.parameters() if p.requires_grad]
+
+    def gradient_groups(self, params: Sequence[nn.Parameter], factor: Any) -> list[Group]:
+        """Those that this worker owns, then those that are the same on all workers."""
+        owned = factor if self.mean_gradients else factor / self.world
+        return [(with_gradient(self.ownership.owned), owned), (with_gradient(self.whole), factor)]
+
+    def grad_norm(self, groups: Sequence[Group]) -> Tensor:
+        *shares, whole = groups
+        return self.ownership.norm(shares, whole)
+
     @property
     def bytes_sent(self) -> int:
         return self.lanes.bytes_sent + self.shared.bytes_sent + self.replica_bytes
+
+
+def with_gradient(params: Iterable[nn.Parameter]) -> list[nn.Parameter]:
+    return [p for p in params if p.grad is not None]
 
 
 def users_of(
