@@ -124,8 +124,9 @@ def test_validating_changes_nothing_and_only_resolving_chooses(monkeypatch):
     """So that a configuration can be validated again, wherever it comes from."""
     said = []
     monkeypatch.setattr(config, "RESOLVERS", [lambda cfg: said.append("resolved")])
+    monkeypatch.setattr(config, "VALIDATORS", [lambda cfg: said.append("validated")])
     cfg = Namespace(distributed_training=Namespace(ddp_backend="legacy_ddp"))
     config.validate(cfg)
-    assert said == []
+    assert said == ["validated"]
     config.resolve(cfg)
-    assert said == ["resolved"]
+    assert said == ["validated", "resolved"]
