@@ -29,7 +29,7 @@ from fairseq_hybrid.optim import one_pass, rows
 
 logger = logging.getLogger(__name__)
 
-Group = tuple[list[nn.Parameter], Any]
+GradientGroup = tuple[list[nn.Parameter], Any]
 """parameters, and what their gradients are to be multiplied by"""
 StepRule = Callable[[torch.optim.Optimizer], list[nn.Parameter]]
 """updates the parameters that it can, and returns them"""
@@ -47,7 +47,7 @@ class Gradients:
     scales_once = False
     """whether they are scaled here even where no step rule applies"""
 
-    def gradient_groups(self, params: Sequence[nn.Parameter], factor: Any) -> list[Group]:
+    def gradient_groups(self, params: Sequence[nn.Parameter], factor: Any) -> list[GradientGroup]:
         """All gradients of an update, which fairseq wants multiplied by `factor`."""
         found = [p for p in params if p.grad is not None]
         for p in found:
@@ -55,7 +55,7 @@ class Gradients:
                 p.grad = p.grad.coalesce()
         return [(found, factor if self.mean_gradients else factor / self.world)]
 
-    def grad_norm(self, groups: Sequence[Group]) -> Tensor:
+    def grad_norm(self, groups: Sequence[GradientGroup]) -> Tensor:
         """Of the whole gradient, multiplied by the factors."""
         norms = []
         for params, factor in groups:
@@ -100,7 +100,7 @@ class GradientScale:
                 torch._foreach_mul_([rows.parts(p.grad) for p in members], scale * factor)
         return norm
 
-    def norm(self, groups: Sequence[Group]) -> Tensor:
+    def norm(self, groups: Sequence[GradientGroup]) -> Tensor:
         return self.gradients.grad_norm(groups)
 
 
@@ -117,7 +117,7 @@ class AmpScale(GradientScale):
         super().__init__(gradients)
         self.inner = inner
 
-    def norm(self, groups: Sequence[Group]) -> Tensor:
+    def norm(self, groups: Sequence[GradientGroup]) -> Tensor:
         """Without the loss scale. (`get_scale` would make the host wait for the device.)"""
         norm = super().norm(groups)
         return norm / self.inner.scaler.scale(torch.ones((), device=norm.device))
@@ -180,7 +180,7 @@ class HybridOptimizer(FairseqOptimizer):
         scale: GradientScale | InnerScale | None = None,
         rules: Sequence[StepRule] = (),
     ):
-        super().__init__(getattr(inner, "cfg", None))
+        FairseqOptimizer.__init__(self, getattr(inner, "cfg", None))
         self.inner, self.rules = inner, tuple(rules)
         self.gradients = gradients or Gradients()
         self.scale = scale or GradientScale(self.gradients)
@@ -241,6 +241,11 @@ class HybridOptimizer(FairseqOptimizer):
         return self.inner.scaler
 
     @property
+    def fp32_params(self) -> Any:
+        """The float32 copies that --fp16 trains."""
+        return getattr(self.inner, "fp32_params", None)
+
+    @property
     def supports_groups(self) -> bool:
         return self.inner.supports_groups
 
@@ -271,6 +276,17 @@ class HybridOptimizer(FairseqOptimizer):
         self.inner.average_params()
 
 
+class HybridAmpOptimizer(HybridOptimizer, AMPOptimizer):
+    """Around fairseq's for ``--amp``: its tasks use lower precision if the optimizer is of that
+    class."""
+
+    inner: AMPOptimizer
+
+    @property
+    def fp32_optimizer(self) -> FairseqOptimizer:
+        return self.inner.fp32_optimizer
+
+
 EVERY_RULE = (rows.step, one_pass.step)
 
 
@@ -278,26 +294,24 @@ def wrap(
     inner: FairseqOptimizer,
     gradients: Gradients | None = None,
     *,
-    one_pass_adam: bool = True,
     by_rows: bool = False,
-    watched: Sequence[nn.Module] = (),
+    of: Sequence[nn.Module] = (),
 ) -> HybridOptimizer:
-    """Around what fairseq has built.
+    """Around what fairseq has built for the parameters `of` a model, and of a criterion.
 
-    `one_pass_adam`: fairseq's Adam may be another one, up to rounding; `by_rows`: gradients may
-    have some rows only; `watched`: what an optimizer that asks for it gets to see.
+    `by_rows`: gradients may have some rows only. What fairseq does with models of its own stays as
+    it is, to the last digit; those of ours have Adam in one kernel.
     """
     gradients = gradients or Gradients()
     if isinstance(inner, FairseqBMUF):  # it averages what its optimizer makes of the gradients
-        how = {"one_pass_adam": False, "by_rows": by_rows, "watched": watched}
-        inner._optimizer = wrap(inner._optimizer, gradients, **how)
+        inner._optimizer = wrap(inner._optimizer, gradients, by_rows=by_rows)
         return HybridOptimizer(inner, gradients, InnerScale(gradients, inner))
     if isinstance(inner, WatchesModel):
-        inner.watch(*watched)
+        inner.watch(*of)
     rules: tuple[StepRule, ...] = ()
     if by_rows:
         rules = EVERY_RULE
-    elif one_pass_adam and isinstance(inner, FairseqAdam):
+    elif isinstance(inner, FairseqAdam) and any(map(is_ours, of[:1])):
         rules = (one_pass.step,)
     scale: GradientScale | InnerScale
     if not (rules or gradients.scales_once) or scales_itself(inner):
@@ -306,7 +320,12 @@ def wrap(
         scale = AmpScale(gradients, inner)
     else:
         scale = GradientScale(gradients)
-    return HybridOptimizer(inner, gradients, scale, rules)
+    kind = HybridAmpOptimizer if isinstance(inner, AMPOptimizer) else HybridOptimizer
+    return kind(inner, gradients, scale, rules)
+
+
+def is_ours(module: nn.Module) -> bool:
+    return type(module).__module__.partition(".")[0] == __name__.partition(".")[0]
 
 
 def scales_itself(inner: FairseqOptimizer) -> bool:

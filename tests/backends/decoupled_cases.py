@@ -201,7 +201,7 @@ def parallel(case: Case, rank: int, world: int) -> dict:
         share_memory=not case.messages,
     )
     seen = ModuleProxyWrapper(model.train())
-    optimizer = wrap(adam(model.module), model, one_pass_adam=False)
+    optimizer = wrap(adam(model.module), model)
     model.attach(optimizer, torch.nn.Module())
     losses, norms, ideal = [], [], []
     for update in range(UPDATES):

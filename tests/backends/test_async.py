@@ -85,7 +85,7 @@ def push_all(staleness: int, fails: int | None = None) -> tuple[dict, list[int] 
         model.push()
         if rank == fails and update == UPDATES // 2:
             raise ArithmeticError("as the test asks")
-    model.drain()
+    model.flush()
     return model.module.state_dict(), model.server.clock if rank == 0 else None
 
 

@@ -27,7 +27,7 @@ def make(model: nn.Module, *, by_rows: bool = False, lr: float = LR, **options):
     options = {"ng_rank_out": RANK_OUT, **options}
     cfg = ng_sgd.NaturalGradientSGDConfig(lr=[lr], **options)
     inner = ng_sgd.NaturalGradientSGD(cfg, list(model.parameters()))
-    return wrap(inner, by_rows=by_rows, watched=(model,))
+    return wrap(inner, by_rows=by_rows, of=(model,))
 
 
 def update(optimizer, model: nn.Module, *losses: torch.Tensor) -> None:

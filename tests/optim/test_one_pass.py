@@ -10,7 +10,6 @@ from fairseq.optim import FairseqOptimizer
 from fairseq.optim.adam import Adam, FairseqAdam, FairseqAdamConfig
 from torch import nn
 
-from fairseq_hybrid import trainer
 from fairseq_hybrid.models.lstm_layer import LSTMLayer
 from fairseq_hybrid.optim import one_pass, rows
 from fairseq_hybrid.optim.optimizer import HybridOptimizer, InnerScale, wrap
@@ -88,7 +87,7 @@ def built(model: nn.Module) -> HybridOptimizer:
     cfg = FairseqAdamConfig(adam_betas="(0.9, 0.98)", fp16_adam_stats=False)
     cfg.tpu, cfg.lr = False, [0.1]
     inner = FairseqAdam(cfg, list(model.parameters()))
-    return wrap(inner, one_pass_adam=trainer.is_ours(model))
+    return wrap(inner, of=(model,))
 
 
 def test_models_of_ours_get_it_and_fairseqs_do_not():

@@ -25,13 +25,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from fairseq_hybrid.backends.base import with_gradient
 from fairseq_hybrid.backends.wavefront import executor as wavefront
 from fairseq_hybrid.backends.wavefront import schedule
-from fairseq_hybrid.backends.wavefront.backend import (
-    UNIT_OVERHEAD,
-    WavefrontParallel,
-    with_gradient,
-)
+from fairseq_hybrid.backends.wavefront.backend import UNIT_OVERHEAD, WavefrontParallel
 from fairseq_hybrid.backends.wavefront.merged_schedule import AHEAD, HEAD, Costs, Step, merge
 from fairseq_hybrid.backends.wavefront.schedule import DECODER, ENCODER, Schedule, Unit
 from fairseq_hybrid.comm.lanes import flatten
@@ -39,7 +36,7 @@ from fairseq_hybrid.comm.stopwatch import SEND, WAIT
 from fairseq_hybrid.comm.sums import ring_bytes
 from fairseq_hybrid.errors import UserError
 from fairseq_hybrid.models.lstm_layer import LSTMLayer
-from fairseq_hybrid.optim.optimizer import Group, HybridOptimizer
+from fairseq_hybrid.optim.optimizer import GradientGroup, HybridOptimizer
 
 BACKWARD = 2.0
 """what a unit's backward run costs, over its forward run"""
@@ -231,7 +228,7 @@ class DecoupledParallel(WavefrontParallel):
                 "--hybrid-schedule synchronous"
             )
 
-    def gradient_groups(self, params: Sequence[nn.Parameter], factor: Any) -> list[Group]:
+    def gradient_groups(self, params: Sequence[nn.Parameter], factor: Any) -> list[GradientGroup]:
         """Late gradients have the factor of the update they come from, times `shrink`. What has
         some of both gets them together."""
         factor_now, late = factor / self.world, self.factor_before * self.shrink
@@ -239,7 +236,7 @@ class DecoupledParallel(WavefrontParallel):
         alone = self._join(late / factor_now)
         known = {id(p) for p in alone}
         timely = [p for p in with_gradient(self.ownership.owned) if id(p) not in known]
-        return [(timely, factor_now), (alone, late), (with_gradient(self.whole), factor)]
+        return [(timely, factor_now), (alone, late), (with_gradient(self.criterion_params), factor)]
 
     def _join(self, ratio: Any) -> list[nn.Parameter]:
         """Give late gradients to their parameters; those without any other are returned."""

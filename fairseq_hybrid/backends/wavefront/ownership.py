@@ -23,12 +23,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from fairseq_hybrid.comm.lanes import flatten
-from fairseq_hybrid.optim.optimizer import Group
+from fairseq_hybrid.optim.optimizer import GradientGroup
 from fairseq_hybrid.optim.rows import parts
 
 
 @dataclass(frozen=True)
-class Stages:
+class Group:
     """The workers that hold one copy of the optimizer state between them: the stages."""
 
     stage: int
@@ -45,7 +45,7 @@ class Stages:
 
 
 class Ownership:
-    def __init__(self, module: nn.Module, owners: Mapping[nn.Parameter, int], group: Stages):
+    def __init__(self, module: nn.Module, owners: Mapping[nn.Parameter, int], group: Group):
         self.module, self.owners, self.group = module, owners, group
         self.names = {name: p for name, p in module.named_parameters() if p.requires_grad}
         parameters = list(self.names.values())
@@ -53,7 +53,7 @@ class Ownership:
         self.dirty = False
         """whether an update has been made since the last `refresh`"""
 
-    def norm(self, shares: Sequence[Group], whole: Group) -> Tensor:
+    def norm(self, shares: Sequence[GradientGroup], whole: GradientGroup) -> Tensor:
         """Norm of the whole gradient, the same on all workers, of this one's `shares` of it and of
         what is the same on all of them; each with the factors it will be multiplied by."""
         total = torch.zeros((), dtype=torch.float64, device=self.device)
@@ -63,7 +63,7 @@ class Ownership:
         root = (total + self._square(whole)).sqrt()
         return root.to(torch.promote_types(torch.float32, self.dtype))
 
-    def _square(self, group: Group) -> Tensor | float:
+    def _square(self, group: GradientGroup) -> Tensor | float:
         """The sum of the gradients' squares."""
         params, factor = group
         if not params:
