@@ -163,8 +163,8 @@ class Worker(crew.Worker):
         worker.sgemm_rate = lambda: 0.0
 
     def turn(self, number: int, warm: bool = False) -> list[list[dict]]:
-        if self.trainer.spread is not None and not self.decoupled:
-            self.trainer.spread.chunk = chunk_of(number, self.chunks)
+        if hasattr(self.trainer.backend, "chunk") and not self.decoupled:
+            self.trainer.backend.chunk = chunk_of(number, self.chunks)
         return super().turn(number // max(1, len(self.chunks)), warm)
 
     def facts(self) -> dict:

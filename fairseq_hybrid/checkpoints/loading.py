@@ -26,9 +26,9 @@ from fairseq import checkpoint_utils
 from fairseq.distributed import utils as distributed_utils
 from omegaconf import OmegaConf
 
-from fairseq_hybrid.errors import UserError, program
 from fairseq_hybrid.checkpoints.unpickler import MAX_PICKLE, Unpickler
 from fairseq_hybrid.checkpoints.values import STORAGES, Damaged, Name, Refused, Storage, require
+from fairseq_hybrid.errors import UserError, program
 
 CHUNK = 1 << 24
 MAX_DIRECTORY = 1 << 26  # bytes of a zip's table of contents: a million entries

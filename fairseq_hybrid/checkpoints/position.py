@@ -90,7 +90,7 @@ def batching(cfg: Any) -> dict[str, Any]:
 
 
 def order_batches(self: Any, epoch: int, fix_batches_to_gpus: bool, shuffle: bool) -> Batches:
-    """In place of `EpochBatchIterator.ordered_batches`: this worker's batches, of what is left to do."""
+    """In place of `EpochBatchIterator.ordered_batches`: this worker's, of what is left to do."""
     rest = self.rest
     if rest is None or rest.epoch != epoch:
         self.asked = (epoch, fix_batches_to_gpus, shuffle)
@@ -194,7 +194,7 @@ def of_epoch(update_freq: Sequence[int], epoch: int) -> int:
 
 
 def load_position(self: Any, state_dict: dict[str, Any]) -> None:
-    """In place of `EpochBatchIterator.load_state_dict`: go on after the sentences that were seen."""
+    """In place of `EpochBatchIterator.load_state_dict`: go on after what was seen."""
     state, self.rest = state_dict, None
     if not state.get("iterations_in_epoch") and "seen" not in state:
         fairseq_load_state_dict(self, state)

@@ -150,7 +150,8 @@ def just_written(*paths: str) -> bool:
     if written is None or tuple(map(os.path.abspath, paths)) != written[:2]:
         return False
     with contextlib.suppress(OSError):
-        return all(file_identity(os.stat(p)) == file_identity(s) for p, s in zip(paths, written[2:]))
+        now = [file_identity(os.stat(path)) for path in paths]
+        return now == [file_identity(stat) for stat in written[2:]]
     return False
 
 
