@@ -61,10 +61,10 @@ bench: $(READY)
 	@bash benchmarks/run.sh
 
 lint: $(READY)
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
 format: $(READY)
 	@$(BIN)/ruff check --fix . && $(BIN)/ruff format .
 
 clean:
-	rm -rf build quickstart-run .pytest_cache .ruff_cache
+	rm -rf build quickstart-run .mypy_cache .pytest_cache .ruff_cache

@@ -17,18 +17,15 @@ ACTIVATIONS = ("sigmoid", "relu")
 
 
 OPTIONS = table.Options(
-    option(
-        "--ngram", 5, "a word is predicted from the N - 1 before it", type=int, metavar="N"
+    option("--ngram", 5, "a word is predicted from the N - 1 before it", type=int, metavar="N"
     ),
     size("--decoder-embed-dim", 128, "embedding dimension"),
     size("--hidden-layers", 2, "number of hidden layers"),
     size("--hidden-size", 512, "size of all hidden layers but the last"),
-    size(
-        "--decoder-out-embed-dim", output_width("hidden_size"),
+    size("--decoder-out-embed-dim", output_width("hidden_size"),
         "size of the last hidden layer, whose vectors are scored against the vocabulary "
         "(default: the embedding dimension if output embeddings are shared, otherwise the hidden "
-        "size)",
-    ),
+        "size)"),
     option("--activation", "sigmoid", "of all hidden layers", choices=ACTIVATIONS),
     switch(table.SHARING, "share input and output embeddings"),
     probability("--dropout", 0.2, "of embeddings and after every hidden layer"),
@@ -44,18 +41,18 @@ def layer_sizes(args: Namespace) -> list[int]:
 
 def check(args: Namespace, source: Dictionary, target: Dictionary) -> None:
     """Raise ValueError, one line, on what cannot work: the flag, its value, the way out."""
-    if args.ngram < 2:
-        raise ValueError(f"--ngram {args.ngram} leaves no word to predict from: use 2 or more")
+    table.refuse(
+        args.ngram < 2, f"--ngram {args.ngram} leaves no word to predict from: use 2 or more"
+    )
     OPTIONS.check_ranges(args)
-    if args.activation not in ACTIVATIONS:
-        raise ValueError(
-            f"--activation {args.activation} is not known: use {' or '.join(ACTIVATIONS)}"
-        )
+    known = " or ".join(ACTIVATIONS)
+    unknown = args.activation not in ACTIVATIONS
+    table.refuse(unknown, f"--activation {args.activation} is not known: use {known}")
     table.check_single_layer(args, "--hidden-layers", "--hidden-size")
     if args.share_decoder_input_output_embed:
         table.check_sharing(args, len(source), len(target))
-    if getattr(args, "criterion", None) == "adaptive_loss":
-        raise ValueError(
-            "--criterion adaptive_loss needs an adaptive softmax, which --arch feedforward_lm does "
-            "not have: use cross_entropy or sampled_softmax"
-        )
+    table.refuse(
+        getattr(args, "criterion", None) == "adaptive_loss",
+        "--criterion adaptive_loss needs an adaptive softmax, which --arch feedforward_lm does "
+        "not have: use cross_entropy or sampled_softmax",
+    )

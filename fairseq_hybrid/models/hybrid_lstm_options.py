@@ -34,51 +34,32 @@ def _forget_bias(args: Namespace) -> float:
 
 OPTIONS = table.Options(
     *_side("encoder", 256, 256, 2),
-    *_side(
-        "decoder",
-        same_as("encoder_embed_dim"),
-        same_as("encoder_hidden_size"),
-        same_as("encoder_layers"),
-    ),
-    size(
-        "--decoder-out-embed-dim", output_width("decoder_hidden_size"),
+    *_side("decoder", *(same_as(f"encoder_{n}") for n in ("embed_dim", "hidden_size", "layers"))),
+    size("--decoder-out-embed-dim", output_width("decoder_hidden_size"),
         "width of the vectors scored against the vocabulary (default: the decoder embedding "
-        "dimension if output embeddings are shared, otherwise the hidden size)",
-    ),
+        "dimension if output embeddings are shared, otherwise the hidden size)"),
     switch(table.SHARING, "share decoder input and output embeddings"),
-    switch(
-        "--share-all-embeddings",
-        "share encoder, decoder and output embeddings (needs a joined dictionary)",
-    ),
-    switch(
-        "--input-feeding",
+    switch("--share-all-embeddings",
+        "share encoder, decoder and output embeddings (needs a joined dictionary)"),
+    switch("--input-feeding",
         "feed the attentional vector of each target word to the next step: the decoder then "
-        "waits for attention at every word (slower, and not splittable over time)",
-    ),
-    switch(
-        "--encoder-bidirectional-first",
-        "the first encoder layer reads in both directions, half of the hidden size each",
-    ),
-    option(
-        "--residual", lambda args: args.encoder_layers > 2,
+        "waits for attention at every word (slower, and not splittable over time)"),
+    switch("--encoder-bidirectional-first",
+        "the first encoder layer reads in both directions, half of the hidden size each"),
+    option("--residual", lambda args: args.encoder_layers > 2,
         "add the input of every layer but the first to its output "
         "(default: with more than two layers)",
-        type=utils.eval_bool, metavar="BOOL",
-    ),
-    option(
-        "--forget-bias", _forget_bias,
+        type=utils.eval_bool, metavar="BOOL"),
+    option("--forget-bias", _forget_bias,
         "added to the forget gates' biases at the start (default: 1, with "
         "--encoder-bidirectional-first 0)",
-        type=float, metavar="B",
-    ),
+        type=float, metavar="B"),
     probability("--dropout", 0.2, "dropout probability"),
     probability("--encoder-dropout-in", same_as("dropout"), "dropout of source embeddings"),
     probability("--encoder-dropout-out", same_as("dropout"), "dropout of encoder layer outputs"),
     probability("--decoder-dropout-in", same_as("dropout"), "dropout of target embeddings"),
-    probability(
-        "--decoder-dropout-out", same_as("dropout"),
-        "dropout of decoder layer outputs and of attentional vectors",
-    ),
+    probability("--decoder-dropout-out", same_as("dropout"),
+        "dropout of decoder layer outputs and of attentional vectors"),
 )  # fmt: skip
 add_args, set_defaults = OPTIONS.add_args, OPTIONS.set_defaults
 
@@ -90,42 +71,45 @@ def check(args: Namespace, source: Dictionary, target: Dictionary) -> None:
         ("layers", "each decoder layer starts from the state of its encoder layer"),
         ("hidden-size", "decoder states start from the encoder's"),
     ):
-        name = flag.replace("-", "_")
-        ours, theirs = getattr(args, f"encoder_{name}"), getattr(args, f"decoder_{name}")
-        if ours != theirs:
-            raise ValueError(
-                f"--encoder-{flag} {ours} and --decoder-{flag} {theirs} cannot be joined, as "
-                f"{why}: set both to the same number"
-            )
-    if args.encoder_bidirectional_first and args.encoder_hidden_size % 2:
-        raise ValueError(
-            f"--encoder-bidirectional-first halves --encoder-hidden-size "
-            f"({args.encoder_hidden_size}): use an even number"
+        ours, theirs = (
+            getattr(args, f"{side}_{flag.replace('-', '_')}") for side in ("encoder", "decoder")
         )
-    if not math.isfinite(args.forget_bias):
-        raise ValueError(f"--forget-bias {args.forget_bias} is not a number: use 0 to 2")
+        table.refuse(
+            ours != theirs,
+            f"--encoder-{flag} {ours} and --decoder-{flag} {theirs} cannot be joined, as {why}: "
+            f"set both to the same number",
+        )
+    table.refuse(
+        args.encoder_bidirectional_first and args.encoder_hidden_size % 2,
+        f"--encoder-bidirectional-first halves --encoder-hidden-size "
+        f"({args.encoder_hidden_size}): use an even number",
+    )
+    bias = args.forget_bias
+    table.refuse(not math.isfinite(bias), f"--forget-bias {bias} is not a number: use 0 to 2")
     words = len(target)
     if args.share_all_embeddings:
-        _check_shared_embeddings(args, source, target)
-        table.check_sharing(args, words, words, "--share-all-embeddings")
+        flag = "--share-all-embeddings"
+        _check_same_embeddings(flag, args, source, target)
+        table.check_sharing(args, words, words, flag)
     elif args.share_decoder_input_output_embed:
         table.check_sharing(args, words, words)
 
 
-def _check_shared_embeddings(args: Namespace, source: Dictionary, target: Dictionary) -> None:
-    flag = "--share-all-embeddings"
-    if source != target:
-        raise ValueError(
-            f"{flag} needs one dictionary for both languages, not {len(source)} and "
-            f"{len(target)} words: run fairseq-preprocess with --joined-dictionary"
-        )
-    if args.encoder_embed_dim != args.decoder_embed_dim:
-        raise ValueError(
-            f"{flag} needs --encoder-embed-dim ({args.encoder_embed_dim}) equal to "
-            f"--decoder-embed-dim ({args.decoder_embed_dim}): set both to the same number"
-        )
-    if args.decoder_embed_path not in (None, args.encoder_embed_path):
-        raise ValueError(
-            f"{flag} has no place for --decoder-embed-path {args.decoder_embed_path}: give "
-            f"--encoder-embed-path only"
-        )
+def _check_same_embeddings(
+    flag: str, args: Namespace, source: Dictionary, target: Dictionary
+) -> None:
+    table.refuse(
+        source != target,
+        f"{flag} needs one dictionary for both languages, not {len(source)} and {len(target)} "
+        f"words: run fairseq-preprocess with --joined-dictionary",
+    )
+    table.refuse(
+        args.encoder_embed_dim != args.decoder_embed_dim,
+        f"{flag} needs --encoder-embed-dim ({args.encoder_embed_dim}) equal to "
+        f"--decoder-embed-dim ({args.decoder_embed_dim}): set both to the same number",
+    )
+    table.refuse(
+        args.decoder_embed_path not in (None, args.encoder_embed_path),
+        f"{flag} has no place for --decoder-embed-path {args.decoder_embed_path}: give "
+        f"--encoder-embed-path only",
+    )

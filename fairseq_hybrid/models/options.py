@@ -81,14 +81,21 @@ class Options:
                 setattr(args, option.name, value(args) if callable(value) else value)
 
     def check_ranges(self, args: Namespace) -> None:
-        """Raise ValueError, one line, on a number that no model can have."""
+        """Refuse a number that no model can have."""
         for option in self.options:
             value = getattr(args, option.name)
             given = f"{option.flag} {value}"
-            if option.range == "size" and value < 1:
-                raise ValueError(f"{given} is too small: use 1 or more")
-            if option.range == "probability" and not 0.0 <= value < 1.0:
-                raise ValueError(f"{given} is not a probability below 1: use 0 <= D < 1")
+            if option.range == "size":
+                refuse(value < 1, f"{given} is too small: use 1 or more")
+            elif option.range == "probability":
+                below = 0.0 <= value < 1.0
+                refuse(not below, f"{given} is not a probability below 1: use 0 <= D < 1")
+
+
+def refuse(wrong: bool, message: str) -> None:
+    """Raise ValueError, one line, on what cannot work: the flag, its value, the way out."""
+    if wrong:
+        raise ValueError(message)
 
 
 SHARING = "--share-decoder-input-output-embed"
@@ -96,23 +103,23 @@ SHARING = "--share-decoder-input-output-embed"
 
 def check_sharing(args: Namespace, words_in: int, words_out: int, flag: str = SHARING) -> None:
     """Input and output embeddings that are one: refuse other shapes."""
-    if args.decoder_embed_dim != args.decoder_out_embed_dim:
-        raise ValueError(
-            f"{flag} needs --decoder-out-embed-dim ({args.decoder_out_embed_dim}) equal to "
-            f"--decoder-embed-dim ({args.decoder_embed_dim}): leave out --decoder-out-embed-dim"
-        )
-    if words_in != words_out:
-        raise ValueError(
-            f"{flag} needs as many words out ({words_out}) as in ({words_in}): leave out "
-            f"--output-dictionary-size"
-        )
+    refuse(
+        args.decoder_embed_dim != args.decoder_out_embed_dim,
+        f"{flag} needs --decoder-out-embed-dim ({args.decoder_out_embed_dim}) equal to "
+        f"--decoder-embed-dim ({args.decoder_embed_dim}): leave out --decoder-out-embed-dim",
+    )
+    refuse(
+        words_in != words_out,
+        f"{flag} needs as many words out ({words_out}) as in ({words_in}): leave out "
+        f"--output-dictionary-size",
+    )
 
 
 def check_single_layer(args: Namespace, layers: str, size: str) -> None:
     """A first layer that is also the last has one size."""
-    given = {flag: getattr(args, flag[2:].replace("-", "_")) for flag in (layers, size)}
-    if given[layers] == 1 and given[size] != args.decoder_out_embed_dim:
-        raise ValueError(
-            f"{layers} 1 leaves one layer, which cannot have both {size} ({given[size]}) and "
-            f"--decoder-out-embed-dim ({args.decoder_out_embed_dim}): set both to the same number"
-        )
+    number, width = (getattr(args, flag[2:].replace("-", "_")) for flag in (layers, size))
+    refuse(
+        number == 1 and width != args.decoder_out_embed_dim,
+        f"{layers} 1 leaves one layer, which cannot have both {size} ({width}) and "
+        f"--decoder-out-embed-dim ({args.decoder_out_embed_dim}): set both to the same number",
+    )
