@@ -9,6 +9,9 @@ READY  := $(VENV)/.ready
 BIN    := $(VENV)/bin
 # the command's exit status, after a line with its time
 timed   = began=$$(date +%s); $(1); status=$$?; echo "suite: $$(($$(date +%s) - began)) s"; exit $$status
+# where real processes work together; the rest are unit tests
+DISTRIBUTED := tests/distributed tests/faults tests/golden tests/system
+TEST   = -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not long"
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 CORES  := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 # fairseq's six extensions are compiled next to each other, without debug symbols. torch would take
@@ -16,16 +19,16 @@ CORES  := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 BUILD  := PATH="$(CURDIR)/$(VENV)/build:$$PATH" DIST_EXTRA_CONFIG="$(CURDIR)/$(VENV)/build/parallel.cfg" \
 	  TORCH_NO_COMPILER_WRAPPER=1 CFLAGS="-g0 $(CFLAGS)"
 
-.PHONY: setup test test-long quickstart bench lint format clean
+.PHONY: setup test test-unit test-distributed test-long quickstart bench lint format clean
 .DEFAULT_GOAL := help
 
 help:
 	@sed -n '1,4p' Makefile | cut -c3-
-	@echo "also: make lint, make format, make test-long (kill-and-resume series, slow system tests), make bench (an hour), make clean"
+	@echo "also: make lint, make format, make test-unit, make test-distributed, make test-long (kill-and-resume series, slow system tests), make bench (an hour), make clean"
 
 setup: $(READY)
 
-$(READY): setup.py constraints.txt
+$(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 9))' || { echo "Python 3.9 or newer is needed (3.11 is tested): make PYTHON=python3.11"; exit 1; }
 	@echo "[1/4] a virtual environment in $(VENV)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -40,7 +43,13 @@ $(READY): setup.py constraints.txt
 	@touch $(READY)
 
 test: $(READY)
-	@$(call timed,$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not long" tests)
+	@$(call timed,$(BIN)/python $(TEST) tests)
+
+test-unit: $(READY)
+	@$(call timed,$(BIN)/python $(TEST) $(DISTRIBUTED:%=--ignore %) tests)
+
+test-distributed: $(READY)
+	@$(call timed,$(BIN)/python $(TEST) $(DISTRIBUTED))
 
 test-long: $(READY)
 	@$(call timed,$(BIN)/python -m pytest -m long tests)
@@ -52,10 +61,10 @@ bench: $(READY)
 	@bash benchmarks/run.sh
 
 lint: $(READY)
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
 format: $(READY)
 	@$(BIN)/ruff check --fix . && $(BIN)/ruff format .
 
 clean:
-	rm -rf build quickstart-run .pytest_cache .ruff_cache
+	rm -rf build quickstart-run .mypy_cache .pytest_cache .ruff_cache

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Is the embedded corpus hard enough to tell a working model from a broken one?
+# Is the toy corpus hard enough to tell a working model from a broken one?
 #
 #   bash benchmarks/corpus_difficulty.sh        after `make quickstart`; about 6 minutes on 2 cores
 #

@@ -60,8 +60,7 @@ from measured import (  # noqa: F401  (what benchmarks find here)
 )
 from worker import System, Worker, serve
 
-from fairseq_hybrid.launch import rendezvous
-from fairseq_hybrid.launch import topology as plan
+from fairseq_hybrid.launch import rendezvous, topology
 
 __all__ = ["System", "Worker"]
 
@@ -129,7 +128,7 @@ class Crew:
         store = self.stores[name] = rendezvous.loopback_store(0)
         return {
             **values,
-            "MASTER_ADDR": plan.LOOPBACK,
+            "MASTER_ADDR": topology.LOOPBACK,
             "MASTER_PORT": str(store.port),
             "TORCHELASTIC_USE_AGENT_STORE": "True",
         }
@@ -137,7 +136,7 @@ class Crew:
     def calibrate(self) -> dict:
         """What the devices have to give, before anything is measured."""
         world = self.options.workers
-        host = devices.FIRST_HOST if self.devices.emulated else plan.LOOPBACK
+        host = devices.FIRST_HOST if self.devices.emulated else topology.LOOPBACK
         port = calibration.PORT if self.devices.emulated else free_port()
         for rank in range(world):
             process = self.devices.fork(rank, {}, calibrated, rank, world, host, port)

@@ -158,10 +158,10 @@ def serve() -> None:
     import torch
     from worker import import_all
 
-    from fairseq_hybrid.launch import launcher as launch
+    from fairseq_hybrid.launch.worker import die_with
 
     if "NODES" not in os.environ:  # inside devices.sh all end together
-        launch.die_with(os.getppid())
+        die_with(os.getppid())
     import_all()
     torch.set_num_threads(1)
     master = connect(path)
@@ -205,10 +205,10 @@ def connect(path: str) -> Connection:
 
 def work(path: str, variables: dict[str, str], target: Callable, args: tuple) -> None:
     """A worker's life."""
-    from fairseq_hybrid.launch import launcher as launch
+    from fairseq_hybrid.launch.worker import die_with
 
     try:
-        launch.die_with(os.getppid())
+        die_with(os.getppid())
         os.environ.update(variables)
         pipe = connect(path)
         target(pipe, *args)

@@ -136,17 +136,17 @@ def predict(shape: Shape, data: Path, options) -> tuple[list[Any], dict]:
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
     from fairseq_hybrid.planner import choose, job, profile
-    from fairseq_hybrid.planner.costs import Measured
+    from fairseq_hybrid.planner.costs import MeasuredCosts
 
     words = arguments(shape, data, System("planned"), options)
     parser = fairseq_options.get_training_parser()
     cfg = convert_namespace_to_omegaconf(fairseq_options.parse_args_and_arch(parser, words))
-    small, samples = job.load(cfg, options.workers)
+    small, samples = job.load_job(cfg, options.workers)
     os.environ["XDG_CACHE_HOME"] = str(data)  # the user's cache is none of our business
     os.environ["OMP_NUM_THREADS"] = "1"
-    measured = profile.measure(cfg, small, samples, again=True)
-    whole, _ = job.load(cfg, options.workers, updates=options.updates * options.repeats)
-    return choose.ranked(whole, Measured(measured)), measured
+    measured = profile.measure_job(cfg, small, samples, again=True)
+    whole, _ = job.load_job(cfg, options.workers, updates=options.updates * options.repeats)
+    return choose.ranked(whole, MeasuredCosts(measured)), measured
 
 
 # Measuring
@@ -163,8 +163,8 @@ class Worker(crew.Worker):
         worker.sgemm_rate = lambda: 0.0
 
     def turn(self, number: int, warm: bool = False) -> list[list[dict]]:
-        if self.trainer.spread is not None and not self.decoupled:
-            self.trainer.spread.chunk = chunk_of(number, self.chunks)
+        if hasattr(self.trainer.backend, "chunk") and not self.decoupled:
+            self.trainer.backend.chunk = chunk_of(number, self.chunks)
         return super().turn(number // max(1, len(self.chunks)), warm)
 
     def facts(self) -> dict:

@@ -157,8 +157,7 @@ class Worker(crew.Worker):
         super().__init__(SYSTEMS[name], words, rank, options)
 
     def note(self, log: dict) -> dict[str, float]:
-        spread = self.trainer.spread
-        return {"ideal": spread.ideal if spread else 1.0, **super().note(log)}
+        return {"ideal": getattr(self.trainer.backend, "ideal", 1.0), **super().note(log)}
 
     def facts(self) -> dict:
         """About the model and the batches of all rounds."""

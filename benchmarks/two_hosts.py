@@ -10,7 +10,7 @@ since no backend suits both, each with the `legacy_ddp` and `pytorch_ddp` of fai
 
     translation     hybrid_lstm, random words         hybrid, model_averaging
     language_model  hybrid_lstm_lm, WikiText-2 or     sampled (with sampled_softmax),
-                    the embedded corpus               model_averaging (full softmax)
+                    the toy corpus                    model_averaging (full softmax)
 
 In a round every system is started anew, one after the other, and makes `--warmup` updates that do
 not count and `--updates` that do, which hold one averaging.
@@ -164,8 +164,9 @@ def prepare(options, folder: Path) -> dict[str, Path]:
     )
     if text is None:
         text = folder / "text"
-        corpus = [str(BIN / "fairseq-hybrid-corpus"), str(text), "--train", "20000"]
-        subprocess.run(corpus, check=True, stdout=subprocess.DEVNULL)
+        corpus = str(HERE.parent / "examples/toy_corpus")
+        command = (sys.executable, corpus, str(text), "--train", "20000")
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         for split in ("train", "valid", "test"):
             words = re.sub(r"([.,;:!?])(\s)", r" \1\2", (text / f"{split}.en").read_text())
             (text / f"wiki.{split}.tokens").write_text(words)
@@ -199,7 +200,7 @@ def run(options) -> dict:
         "command": common.command(),
         "environment": common.environment(),
         "options": {k: v for k, v in vars(options).items() if k not in ("wikitext2", "json")},
-        "text": "WikiText-2" if options.wikitext2 else "embedded corpus",
+        "text": "WikiText-2" if options.wikitext2 else "toy corpus",
         "link_mbit": {r: round(8 * c["link_mb_per_s"], 1) for r, c in calibrations.items()},
         "calibration": calibrations,
         "systems": {rate: summary(turns) for rate, turns in rounds.items()},

@@ -1,6 +1,8 @@
 """All flags of ours beside ``--ddp-backend``, and what is settled before any worker starts.
 
-``register`` gives fairseq the flags. Then, for a whole configuration,
+``Config`` and its parts name what this package reads of fairseq's configuration.
+
+``add_flags`` gives them to fairseq. Then, for a whole configuration,
 
 * ``resolve``   may choose: a plan sets the backend and its options (``RESOLVERS``)
 * ``validate``  may refuse: every value, then what the chosen parts can't do (``VALIDATORS``)
@@ -13,7 +15,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from typing import Any, Optional
+from typing import Any, Optional, Protocol
 
 from fairseq_hybrid import options
 from fairseq_hybrid.options import Need, add_option
@@ -22,27 +24,69 @@ logger = logging.getLogger(__name__)
 
 SCHEDULES = SYNCHRONOUS, DECOUPLED = "synchronous", "decoupled"
 SUMS = AUTO, MESSAGES = "auto", "messages"
-STATES = KEEP, AVERAGE, RESET = "keep", "average", "reset"
+AVERAGING_STATES = KEEP, AVERAGE, RESET = "keep", "average", "reset"
+
+
+class CommonConfig(Protocol):
+    cpu: bool
+    tpu: bool
+
+
+class DistributedConfig(Protocol):
+    distributed_world_size: int
+    distributed_rank: int
+    distributed_num_procs: int
+    distributed_backend: str
+    distributed_init_method: str | None
+    distributed_port: int
+    distributed_no_spawn: bool
+    device_id: int
+    heartbeat_timeout: int
+    worker_timeout: int
+    save_on_exit: bool
+
+
+class CheckpointConfig(Protocol):
+    save_dir: str
+    restore_file: str
+    no_save: bool
+    checkpoint_suffix: str
+    save_interval: int
+    save_interval_updates: int
+
+
+class DatasetConfig(Protocol):
+    validate_after_updates: int
+
+
+class Config(Protocol):
+    common: CommonConfig
+    distributed_training: DistributedConfig
+    checkpoint: CheckpointConfig
+    dataset: DatasetConfig
+    task: Any
+    """the fields depend on which task it is"""
+
 
 RESOLVERS: list[Callable[[Any], None]] = []
 VALIDATORS: list[Callable[[Any], None]] = []
 
 
-def resolve(cfg: Any) -> None:
+def resolve(cfg: Config) -> None:
     """Let whoever chooses choose."""
-    options.check(cfg)  # first: planning can take minutes
+    options.validate_values(cfg)  # first: planning can take minutes
     for choose in RESOLVERS:
         choose(cfg)
 
 
-def validate(cfg: Any) -> None:
+def validate(cfg: Config) -> None:
     """Refuse what cannot work; changes nothing."""
-    options.check(cfg)
+    options.validate_values(cfg)
     for refuse in VALIDATORS:
         refuse(cfg)
 
 
-def settle(cfg: Any) -> None:
+def settle(cfg: Config) -> None:
     """Both, and a line for each option that has no effect."""
     given = options.given(cfg)
     resolve(cfg)
@@ -54,13 +98,13 @@ def settle(cfg: Any) -> None:
 # The flags
 
 
-def register() -> None:
-    for_workers()
-    for_wavefront()
-    for_others()
+def add_flags() -> None:
+    add_worker_flags()
+    add_wavefront_flags()
+    add_other_flags()
 
 
-def for_workers() -> None:
+def add_worker_flags() -> None:
     add_option(
         "worker_timeout", int, 900,
         "seconds without a sign of life after which a worker counts as lost and the job ends; also "
@@ -81,7 +125,7 @@ def for_workers() -> None:
     )  # fmt: skip
 
 
-def for_wavefront() -> None:
+def add_wavefront_flags() -> None:
     split = (options.backend("hybrid", "model_parallel"),)
     hybrid = options.backend("hybrid")
     late = (hybrid, Need("--hybrid-schedule", (DECOUPLED,), name="hybrid_schedule"))
@@ -133,7 +177,7 @@ def for_wavefront() -> None:
     )  # fmt: skip
 
 
-def for_others() -> None:
+def add_other_flags() -> None:
     averaging = options.backend("model_averaging")
     add_option(
         "averaging_interval", int, 10,
@@ -149,8 +193,8 @@ def for_others() -> None:
     )  # fmt: skip
     add_option(
         "averaging_state", str, KEEP,
-        f"what becomes of the optimizer's state at an averaging: {', '.join(STATES)}",
-        **options.known(STATES), needs=(averaging,),
+        f"what becomes of the optimizer's state at an averaging: {', '.join(AVERAGING_STATES)}",
+        **options.known(AVERAGING_STATES), needs=(averaging,),
     )  # fmt: skip
     add_option(
         "share_hidden_fraction", float, 1.0,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from typing import NoReturn
 
 USAGE_EXIT = 2
 FLAG = re.compile(r"(^|[\s(`'\"])--[a-z]")
@@ -65,7 +66,7 @@ def user_line(error: BaseException) -> str | None:
     return None
 
 
-def fail(line: str, code: int = USAGE_EXIT) -> None:
+def fail(line: str, code: int = USAGE_EXIT) -> NoReturn:
     """Print one line on stderr and leave."""
     sys.stdout.flush()
     print(f"{program()}: error: {line}", file=sys.stderr, flush=True)

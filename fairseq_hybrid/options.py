@@ -28,7 +28,7 @@ class Need:
     section: str = WORKERS
     name: str = "_name"
 
-    def met(self, cfg: Any) -> bool:
+    def holds(self, cfg: Any) -> bool:
         return self.value(cfg) in self.values
 
     def value(self, cfg: Any) -> Any:
@@ -60,7 +60,7 @@ class Option:
     def flag(self) -> str:
         return "--" + self.name.replace("_", "-")
 
-    def check(self, values: Any) -> None:
+    def validate(self, values: Any) -> None:
         """`values`: the part of the configuration that has this option."""
         value = getattr(values, self.name, self.default)
         if not self.good(value):
@@ -98,7 +98,7 @@ def add_option(
     declare(Option(name, good, wrong, needs, default=default))
     config = configs.DistributedTrainingConfig
     field = dataclasses.field(default=default, metadata={"help": help})
-    field.name, field.type, field._field_type = name, kind, dataclasses._FIELD
+    field.name, field.type, field._field_type = name, kind, dataclasses._FIELD  # type: ignore[attr-defined]
     config.__annotations__[name] = kind
     config.__dataclass_fields__[name] = field
     setattr(config, name, default)
@@ -141,17 +141,17 @@ def present(cfg: Any) -> Iterator[tuple[Option, Any]]:
             yield option, values
 
 
-def check(cfg: Any) -> None:
+def validate_values(cfg: Any) -> None:
     """Refuse bad values, in all of the configuration."""
     for option, values in present(cfg):
-        option.check(values)
+        option.validate(values)
 
 
-def check_of(name: str, values: Any) -> None:
+def validate_values_of(name: str, values: Any) -> None:
     """Refuse bad values of this criterion, optimizer or schedule."""
     for option in TABLE.values():
         if option.of == name:
-            option.check(values)
+            option.validate(values)
 
 
 def given(cfg: Any) -> dict[Option, Any]:
@@ -169,7 +169,7 @@ def without_effect(cfg: Any, options: dict[Option, Any]) -> Iterator[str]:
             yield f"{option.flag} {value} has no effect: the plan makes it {now}"
             continue
         for need in option.needs:
-            if not need.met(cfg):
+            if not need.holds(cfg):
                 now, wanted = need.value(cfg), " or ".join(map(str, need.values))
                 yield (
                     f"{option.flag} {value} has no effect with {need.flag} {now}: "

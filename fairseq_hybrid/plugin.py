@@ -14,14 +14,14 @@ import os
 from fairseq_hybrid import checkpoints, config
 from fairseq_hybrid.checkpoints import position
 from fairseq_hybrid.errors import fail
-from fairseq_hybrid.fairseq_patches import collectives, data, messages, mismatch, versions
-from fairseq_hybrid.launch import launcher
+from fairseq_hybrid.fairseq_patches import collectives, data, mismatch, printing, versions
+from fairseq_hybrid.launch import launcher, worker
 
 ENTRIES = {
     "versions": versions.install,  # say which fairseq and torch this was tested with
-    "quiet": messages.install_quiet,  # hydra's and torch's deprecation warnings about fairseq
-    "errors": messages.install_errors,  # what the user can mend: one line, no traceback
-    "options": messages.install_options,  # a wrong option: one line instead of pages of usage
+    "quiet": printing.install_quiet,  # hydra's and torch's deprecation warnings about fairseq
+    "errors": printing.install_errors,  # what the user can mend: one line, no traceback
+    "options": printing.install_options,  # a wrong option: one line instead of pages of usage
     "launch": launcher.install,  # worker start on CPU, torchrun, dying workers, one-line errors
     "gather": collectives.install_gather,  # all_gather_list without CUDA buffers
     "ddp": collectives.install_ddp,  # torch's DistributedDataParallel on CPU
@@ -47,10 +47,10 @@ def register() -> None:
         return
     register.done = True
     patch_fairseq()
-    config.register()
+    config.add_flags()
     for name in NAMED:
         importlib.import_module(f"fairseq_hybrid.{name}")
-    connect()
+    connect_layers()
 
 
 def patch_fairseq() -> None:
@@ -64,8 +64,8 @@ def patch_fairseq() -> None:
             install()
 
 
-def connect() -> None:
-    """What lower layers call without knowing it: the trainer, what chooses and what refuses."""
+def connect_layers() -> None:
+    """Hand to lower layers what they call: the trainer, resolvers and validators."""
     from fairseq_hybrid import trainer
     from fairseq_hybrid.backends import registry
     from fairseq_hybrid.criterions import sampled_softmax
@@ -73,7 +73,7 @@ def connect() -> None:
     from fairseq_hybrid.planner import option
 
     registry.install()
-    launcher.trainer = trainer.HybridTrainer
+    worker.trainer = trainer.HybridTrainer
     config.RESOLVERS.append(option.apply)
     for part in (registry.validate, schedules.check, sampled_softmax.check, ng_sgd.check):
         config.VALIDATORS.append(part)

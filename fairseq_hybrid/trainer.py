@@ -1,353 +1,150 @@
-"""fairseq's trainer with what several workers on any device need.
-
-* a resume within an epoch goes on after the sentences that were seen (checkpoints/position.py)
-* a save whose first file is the one that the next start reads (see checkpoints/saving.py)
-* the check that all workers see the same gradient norm, which fairseq makes on GPUs only
-* where a backend spreads the parameters (ownership.py): one gradient norm over all of them, weights
-  brought up to date before validation and saving, optimizer state gathered for a checkpoint
-* for models of ours, fairseq's Adam in one pass over the parameters instead of ten
-  (optim/one_pass.py); what fairseq does with its own stays as it is, to the last digit
-* where gradients have some rows only (optim/rows.py): an optimizer that touches no others
-* where the optimizer looks at layers (optim/ng_sgd.py): the model it belongs to, and one state for
-  all workers when it is saved
-* where the workers do not wait for each other (asynchronous.py), or meet now and then
-  (averaging.py): no statistics of all of them in between
+"""fairseq's trainer, with the hooks of a backend (backends/base.py) in its updates, validation and
+checkpoints, and an optimizer of ours around fairseq's (optim/optimizer.py).
+Which backend it is the trainer does not know; under one of fairseq's own, or with one worker, the
+hooks do nothing. Saving and resuming themselves: checkpoints/training.py.
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
-import os
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import torch
-from fairseq import optim, utils
+from fairseq import utils
 from fairseq.logging import metrics
-from fairseq.optim import AMPOptimizer, FairseqOptimizer
-from fairseq.optim.adam import FairseqAdam
-from fairseq.trainer import Trainer
+from torch import Tensor
 
-from fairseq_hybrid import checkpoints
-from fairseq_hybrid.backends.asynchronous import AsyncParallel, Pushing
-from fairseq_hybrid.backends.averaging import AVERAGE, Apart, AveragingParallel
-from fairseq_hybrid.backends.wavefront.backend import WavefrontParallel
-from fairseq_hybrid.backends.wavefront.decoupled import DecoupledParallel, scale_late
-from fairseq_hybrid.backends.wavefront.report import Report
-from fairseq_hybrid.checkpoints import position
+from fairseq_hybrid.backends import registry
+from fairseq_hybrid.backends.base import Backend
+from fairseq_hybrid.checkpoints.training import ResumingTrainer
 from fairseq_hybrid.criterions.sampled_softmax import SampledSoftmaxCriterion
-from fairseq_hybrid.optim import ng_sgd, rows
-from fairseq_hybrid.optim.mixins import mix_in
-from fairseq_hybrid.optim.one_pass import OnePass
-
-logger = logging.getLogger(__name__)
-
-SEED_STEP = 1_000_003
-"""between the seeds of two workers: more than there are updates"""
+from fairseq_hybrid.optim.optimizer import HybridOptimizer, wrap
 
 
-class HybridTrainer(Trainer):
+class HybridTrainer(ResumingTrainer):
     """Bound in place of fairseq's ``Trainer`` when training starts."""
 
-    resumed: dict[str, Any] | None = None
-    """the position in a checkpoint that was loaded, until there is an iterator for it"""
+    _backend: Backend | None = None
+    _hybrid_optimizer: HybridOptimizer | None = None
+    _shows_inner = False
+    """whether `optimizer` is fairseq's, around which ours is"""
+    _in_update = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if self.data_parallel_world_size > 1 and self._grad_norm_buf is None and not self.tpu:
-            self._grad_norm_buf = torch.zeros(
-                self.data_parallel_world_size, dtype=torch.double, device=self.device
-            )
+            # for the check that all workers see one norm, which fairseq makes on GPUs only
+            workers = self.data_parallel_world_size
+            self._grad_norm_buf = torch.zeros(workers, dtype=torch.double, device=self.device)
+
+    def reinitialize(self) -> None:
+        super().reinitialize()
+        self._backend = None
 
     @property
-    def spread(self) -> WavefrontParallel | None:
-        """The wrapper of the model, if it spreads the parameters over the workers."""
-        inner = getattr(self.model, "module", None)
-        return inner if isinstance(inner, WavefrontParallel) else None
+    def backend(self) -> Backend:
+        if self._backend is None:
+            self._backend = registry.backend_of(self.model)
+        return self._backend
 
     @property
-    def apart(self) -> AsyncParallel | None:
-        """The wrapper of the model, if the workers do not wait for each other."""
-        inner = getattr(self.model, "module", None)
-        return inner if isinstance(inner, AsyncParallel) else None
-
-    @property
-    def averaging(self) -> AveragingParallel | None:
-        """The wrapper of the model, if the workers' models are averaged now and then."""
-        inner = getattr(self.model, "module", None)
-        return inner if isinstance(inner, AveragingParallel) else None
-
-    def _sync_stats(self) -> bool:
-        if self.averaging is not None:
-            return self.averaging.together
-        return self.apart is None and super()._sync_stats()
-
-    def train_step(self, samples: Any, raise_oom: bool = False) -> Any:
-        if self.spread is None:
-            with self._bytes_in_log(), self._average_after_it():
-                return super().train_step(samples, raise_oom)
-        if raise_oom:  # fairseq, inside an update: it repeats one after an overflow (--amp)
-            return super().train_step(samples, raise_oom)
-        if not hasattr(self, "report"):
-            self.report = Report(self.spread, self.cfg.distributed_training.hybrid_trace)
-        # The workers depend on each other within an update: none of them can skip its part.
-        with self.report.update(self.get_num_updates()):
-            return super().train_step(samples, raise_oom=True)
-
-    @contextlib.contextmanager
-    def _average_after_it(self):
-        if self.averaging is not None:
-            self.averaging.update = self.get_num_updates() + 1
-        yield
-        if self.averaging is not None:
-            self.averaging.after_update(self.optimizer)
-
-    @contextlib.contextmanager
-    def _bytes_in_log(self):
-        """What an update sent between the workers, where a backend counts it."""
-        counter = getattr(self.model, "module", None)
-        before = getattr(counter, "bytes_sent", None)
-        yield
-        if before is not None:
-            sent = (counter.bytes_sent - before) * self.data_parallel_world_size
-            with metrics.aggregate("train"):
-                metrics.log_scalar("sent_mb", sent / 1e6, priority=2200, round=2)
+    def optimizer(self) -> Any:
+        inner = super().optimizer  # which builds both
+        return inner if self._shows_inner else self._hybrid_optimizer
 
     def _build_optimizer(self) -> None:
-        ng_sgd.check(self.cfg)
-        super()._build_optimizer()
-        if self.spread is not None:
-            late = isinstance(self.spread, DecoupledParallel)
-            scale = scale_late if late else scale_once
-            self.spread.leave_sums = scale(self._optimizer, self.spread)
-            self.spread.ownership.whole = [
-                p for p in self.criterion.parameters() if p.requires_grad
-            ]
-        if isinstance(self.criterion, SampledSoftmaxCriterion):
-            mix_in(self._optimizer, rows.RowSteps if self.spread else rows.RowUpdates)
-        elif isinstance(self._optimizer, FairseqAdam) and is_ours(self._model):
-            mix_in(self._optimizer, OnePass)
-        if self.apart is not None:
-            self._start_server()
-        if self.averaging is not None:
-            mix_in(self._optimizer, Apart, parallel=self.averaging)
-        if isinstance(self._optimizer, ng_sgd.NaturalGradientSGD):
-            self._optimizer.watch(self.model, self.criterion)
+        with self.inner_optimizer():
+            super()._build_optimizer()
+        by_rows = isinstance(self._criterion, SampledSoftmaxCriterion)
+        of = (self._model, self._criterion)
+        self._hybrid_optimizer = wrap(self._optimizer, self.backend, by_rows=by_rows, of=of)
+        self.backend.attach(self._hybrid_optimizer, self.criterion)
 
-    def _start_server(self) -> None:
-        apart, mine = self.apart, self._optimizer
-        theirs = None
-        if apart.server is not None:
-            theirs = optim.build_optimizer(self.cfg.optimizer, apart.server.params)
-            mix_in(theirs, rows.RowSteps)
-        mix_in(mine, Pushing, parallel=apart)
-        apart.start(theirs, mine.get_lr)
+    @contextlib.contextmanager
+    def inner_optimizer(self) -> Iterator[None]:
+        """Let `optimizer` be fairseq's: checkpoints hold its class's name, and its state."""
+        before, self._shows_inner = self._shows_inner, True
+        try:
+            yield
+        finally:
+            self._shows_inner = before
 
-    def clip_grad_norm(self, clip_norm: float) -> torch.Tensor:
-        if self.spread is None:
-            return super().clip_grad_norm(clip_norm)
-        norm = self.spread.ownership.norm
-        return self.optimizer.clip_grad_norm(clip_norm, aggregate_norm_fn=lambda _: norm())
+    def train_step(self, samples: Any, raise_oom: bool = False) -> Any:
+        if self._in_update:  # fairseq repeats one from inside, after an overflow (--amp)
+            return super().train_step(samples, raise_oom)
+        self.backend.begin_update(self.get_num_updates() + 1)
+        self._in_update = True
+        try:
+            result = super().train_step(samples, raise_oom or self.backend.needs_every_batch)
+        finally:
+            self._in_update = False
+        with metrics.aggregate("train"):
+            for place, (name, value) in enumerate(self.backend.metrics().items()):
+                metrics.log_scalar(name, value, priority=2000 + place, round=2)
+        return result
+
+    def _set_seed(self) -> None:
+        utils.set_torch_seed(self.backend.seed(self.cfg.common.seed + self.get_num_updates()))
+
+    def _prepare_sample(self, sample: Any, is_dummy: bool = False) -> tuple[Any, bool]:
+        sample, is_dummy = super()._prepare_sample(sample, is_dummy)
+        if not self.model.training:
+            return sample, is_dummy
+        return self.backend.prepare_sample(sample, is_dummy)
+
+    def _sync_stats(self) -> bool:
+        return self.backend.sums_statistics and super()._sync_stats()
 
     def _aggregate_logging_outputs(self, *args: Any, **kwargs: Any) -> Any:
         """fairseq sums statistics before gradients: let those be on their way first."""
-        begin = getattr(self.model, "begin_sums", None)
-        if begin is not None and self.model.training:
-            begin()
+        if self.model.training:
+            self.backend.after_backward()
         return super()._aggregate_logging_outputs(*args, **kwargs)
 
-    def _check_grad_norms(self, grad_norm: torch.Tensor) -> None:
-        """NaN differs from itself: where the norm is the same by construction, say what it is."""
-        if self.apart is not None or self.averaging is not None:
-            return  # it is each worker's own
-        if self.spread is None or torch.isfinite(grad_norm):
+    def _check_grad_norms(self, grad_norm: Tensor) -> None:
+        """NaN differs from itself: where the norm is made of all shares, it is said what it is."""
+        if self.backend.synchronous and not (self.backend.sharded and not grad_norm.isfinite()):
             super()._check_grad_norms(grad_norm)
 
-    def _prepare_sample(self, sample: Any, is_dummy: bool = False) -> tuple[Any, bool]:
-        sample, dummy = super()._prepare_sample(sample, is_dummy)
-        if self.spread is None or not self.spread.head_on_last or not self.model.training:
-            return sample, dummy
-        # The last stage computes the loss of all batches. If its own is empty fairseq would not
-        # count that loss: so its batch counts nothing, and the stage leaves its rows out.
-        self.spread.empty = dummy
-        sample = {**sample, "net_input": {**sample["net_input"], "target": sample["target"]}}
-        if dummy:
-            sample = {**sample, "ntokens": 0, "nsentences": 0, "target": sample["target"][:0]}
-        return sample, False
-
-    def _set_seed(self) -> None:
-        """fairseq gives all workers one seed. Where they hold layers of one model that must not be:
-        their dropouts would leave out the same units of the same words."""
-        super()._set_seed()
-        if self.spread is not None:
-            rank = self.data_parallel_rank
-            utils.set_torch_seed(self.cfg.common.seed + self.get_num_updates() + SEED_STEP * rank)
-
     def begin_valid_epoch(self, epoch: int) -> None:
-        if self.spread is not None:
-            self._drain()
-            self.spread.ownership.refresh()
-        if self.apart is not None:
-            self.apart.drain()
-        if self.averaging is not None:
-            self.averaging.meet(self.optimizer, AVERAGE)
+        self._drain()
+        self.backend.full_parameters(self.optimizer)
         super().begin_valid_epoch(epoch)
 
+    def _drain(self) -> None:
+        """Make a step of the gradients that would come with the next update."""
+        self.zero_grad()
+        if self.backend.drain():
+            if not self.clip_grad_norm(self.cfg.optimization.clip_norm).isfinite():
+                raise FloatingPointError("gradients are Nan/Inf")
+            self.task.optimizer_step(self.optimizer, self.model, self.get_num_updates())
+            self.zero_grad()
+
     def consolidate_optimizer(self) -> None:
-        if self.averaging is not None and sys.exc_info()[1] is None:
-            self.averaging.meet(self.optimizer, AVERAGE)
-        natural = isinstance(self.optimizer, ng_sgd.NaturalGradientSGD)
-        if natural and self.data_parallel_world_size > 1 and sys.exc_info()[1] is None:
-            self.optimizer.follow_first(self.data_parallel_process_group)
-        if self.spread is None and self.apart is None:
-            return super().consolidate_optimizer()
-        error = sys.exc_info()[1]
-        if error is not None and (self.apart or not isinstance(error, FloatingPointError)):
+        """Before a save, and before the dump that fairseq makes when an update fails."""
+        error, backend = sys.exc_info()[1], self.backend
+        alike = error is None or (isinstance(error, FloatingPointError) and backend.synchronous)
+        if error is not None and not alike and backend.saves_together:
             raise error  # of this worker alone: there is nobody to gather anything with
-        if self.apart is not None:
-            self._gathered_optim_state = None  # it is in the optimizer
-            return self.apart.drain(self.optimizer)
         if error is None:
             self._drain()
-        self.spread.ownership.refresh(*self._averages())
-        if not self.cfg.checkpoint.no_save_optimizer_state:
-            self._gathered_optim_state = self.spread.ownership.gather_state(self.optimizer)
+        if alike:
+            backend.full_parameters(self.optimizer, *self.averages)
+        if error is None and self.data_parallel_world_size > 1:
+            self.optimizer.follow_first(self.data_parallel_process_group)
+        super().consolidate_optimizer()
+        if alike and not self.cfg.checkpoint.no_save_optimizer_state:
+            state = backend.optimizer_state(self.optimizer)
+            self._gathered_optim_state = state or self._gathered_optim_state
 
-    def _drain(self) -> None:
-        """Apply the gradients that would come with the next update (decoupled.py)."""
-        if not isinstance(self.spread, DecoupledParallel):
-            return
-        self.zero_grad()
-        if not self.spread.drain():
-            return
-        norm = self.clip_grad_norm(self.cfg.optimization.clip_norm)
-        if not torch.isfinite(norm):
-            raise FloatingPointError("gradients are Nan/Inf")
-        self.task.optimizer_step(self.optimizer, self.model, self.get_num_updates())
-        self.zero_grad()
-
-    def _averages(self) -> list[dict[str, torch.Tensor]]:
-        """fairseq's exponential moving averages of the weights, if they are kept."""
-        if not self.cfg.ema.store_ema:
-            return []
-        return [dict(self.ema.get_model().named_parameters()), self.ema.fp32_params]
-
-    @property
-    def last_checkpoint(self) -> str:
-        cfg = self.cfg.checkpoint
-        return os.path.join(cfg.save_dir, f"checkpoint_last{self.checkpoint_suffix}.pt")
-
-    def save_checkpoint(self, filename: str, extra_state: dict[str, Any]) -> str | None:
-        cfg = self.cfg.checkpoint
-        resumable = "train_iterator" in extra_state  # not so in the dump after a crash
-        if not resumable or cfg.no_last_checkpoints or cfg.write_checkpoints_asynchronously:
-            return super().save_checkpoint(filename, extra_state)
-        with checkpoints.last_first(self.last_checkpoint):
-            return super().save_checkpoint(filename, extra_state)
+    def state_dict(self) -> dict[str, Any]:
+        with self.inner_optimizer():
+            return super().state_dict()
 
     def load_checkpoint(self, filename: str, *args: Any, **kwargs: Any) -> dict[str, Any] | None:
-        if self.should_save_checkpoint_on_current_rank and checkpoints.saving_is_ours():
-            left = checkpoints.sweep(self.last_checkpoint)
-            if left:
-                logger.warning(left)
-        if self.data_parallel_world_size > 1:
-            torch.distributed.barrier(self.data_parallel_process_group)
-        with position.completing():
+        with self.inner_optimizer():
             extra_state = super().load_checkpoint(filename, *args, **kwargs)
-        self.resumed = extra_state and extra_state.get("train_iterator")
-        if self.spread is not None:
-            self.spread.ownership.forget(self.optimizer)
-        if self.apart is not None:
-            self.apart.adopt(self.optimizer)
-            torch.distributed.barrier(self.data_parallel_process_group)
+        self.backend.load_optimizer_state(self.optimizer)
         return extra_state
-
-    def get_train_iterator(self, epoch: int, *args: Any, **kwargs: Any) -> Any:
-        """With the batches of the job that is resumed, which go by the epoch it began in."""
-        if self.resumed and epoch == self.resumed["epoch"]:
-            epoch = self.resumed.get("made_for_epoch", epoch)
-        self.resumed = None
-        iterator = super().get_train_iterator(epoch, *args, **kwargs)
-        kept = self.task.dataset_to_epoch_iter.get(iterator.dataset) is iterator
-        position.tell(iterator, self.cfg, epoch, kept)
-        return iterator
-
-
-def is_ours(model: torch.nn.Module) -> bool:
-    return type(model).__module__.partition(".")[0] == __name__.partition(".")[0]
-
-
-class ScaleOnce:
-    """Makes fairseq's optimizer touch the gradients once an update.
-
-    fairseq averages over workers, divides by the sample size and clips: three times over all
-    gradients. Here the factors are collected and applied together.
-    """
-
-    factor = 1.0
-    spread: WavefrontParallel
-
-    def multiply_grads(self, c: Any) -> None:
-        self.factor = self.factor * c
-
-    def clip_grad_norm(self, max_norm: float, aggregate_norm_fn: Any = None) -> torch.Tensor:
-        self.spread.ownership.sum_whole(self.spread.world)
-        norm = self.spread.ownership.norm() * self.factor / self.spread.world / self.loss_scale()
-        # What is not finite on one worker shows in the norm, and becomes not-a-number on all.
-        scale = self.factor / self.spread.world + 0 * norm
-        if max_norm > 0:
-            scale = scale * (max_norm / (norm + 1e-6)).clamp(max=1)
-        grads = [rows.parts(p.grad) for p in self.params if p.grad is not None]
-        torch._foreach_mul_(grads, torch.as_tensor(scale, dtype=norm.dtype, device=norm.device))
-        self.factor = 1.0
-        return norm
-
-    def loss_scale(self) -> Any:
-        """What somebody else divides the gradients by, after clipping."""
-        return 1.0
-
-
-class ScaleOnceAmp(ScaleOnce):
-    """The same under ``--amp``: all workers make an update, or none of them.
-
-    torch's scaler skips an update by the gradients of its own worker, and here every worker has
-    others; so it must find not-a-number on all of them if one has it (see above). It looks when it
-    unscales, and it does that in `step`. fairseq has it done before clipping as well, for what the
-    scaler takes for another optimizer, and so divides by the scale twice.
-    """
-
-    def loss_scale(self) -> torch.Tensor:
-        # (`get_scale` would make the host wait for the device)
-        return self.scaler.scale(torch.ones((), device=self.spread.ownership.device))
-
-    def clip_grad_norm(self, max_norm: float, aggregate_norm_fn: Any = None) -> torch.Tensor:
-        norm = super().clip_grad_norm(max_norm)
-        if not torch.isfinite(norm):  # a wait for the device that fairseq's trainer makes anyway
-            self._overflow()
-        return norm
-
-    def _overflow(self) -> None:
-        if not self.scaler.is_enabled():  # on CPU: there is no scale to lower
-            raise FloatingPointError("gradients are Nan/Inf")
-        scale = self.next_loss_scale
-        if scale <= self.min_loss_scale:
-            raise FloatingPointError(
-                f"--amp: the loss scale would fall to {scale}, with --min-loss-scale "
-                f"{self.min_loss_scale}: the loss probably explodes"
-            )
-        logger.info(f"--amp: gradient overflow, the loss scale falls to {scale}")
-
-
-def scale_once(optimizer: Any, spread: WavefrontParallel) -> bool:
-    """Turn `optimizer` into one that scales once, if it is of the plain kind."""
-    kind = type(optimizer)
-    if isinstance(optimizer, AMPOptimizer):
-        mix_in(optimizer, ScaleOnceAmp, spread=spread)
-        return True
-    if kind.multiply_grads is not FairseqOptimizer.multiply_grads:
-        return False
-    if kind.clip_grad_norm is not FairseqOptimizer.clip_grad_norm:
-        return False
-    mix_in(optimizer, ScaleOnce, spread=spread)
-    return True

@@ -1,4 +1,4 @@
-"""Shared fixtures: a small piece of the embedded corpus, preprocessed once per session."""
+"""Shared fixtures: a small piece of the toy corpus, preprocessed once per session."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: test processes share the cores
 
+from jobs import TOY_CORPUS, run
 from warm import WarmServer, shared_server
 
 LONGEST = (
@@ -57,9 +58,9 @@ def once(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def text(once, server) -> Path:
-    """Raw text: train/valid/test .de/.en of the embedded corpus."""
-    return once("text", lambda folder: server.run("fairseq-hybrid-corpus", folder, *SIZES).ok())
+def text(once) -> Path:
+    """Raw text: train/valid/test .de/.en of the toy corpus."""
+    return once("text", lambda folder: run(*TOY_CORPUS, folder, *SIZES).ok())
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 USER_DIR = str(ROOT / "fairseq_hybrid")
 BIN = Path(sys.executable).parent
+TOY_CORPUS = (sys.executable, str(ROOT / "examples/toy_corpus"))
 
 SIZES = ("encoder-embed-dim", "encoder-hidden-size", "decoder-embed-dim", "decoder-hidden-size")
 TINY_LSTM = (

@@ -56,17 +56,14 @@ def replace_work() -> None:
     import fairseq_cli.generate
     import fairseq_cli.preprocess
 
-    from fairseq_hybrid.corpus import __main__ as corpus
-    from fairseq_hybrid.launch import launcher as launch
-    from fairseq_hybrid.launch import topology as plan
+    from fairseq_hybrid.launch import inputs, launcher
     from fairseq_hybrid.planner import command as planning
 
-    launch.launch = launch.run = begin
-    planning.measure = planning.project = begin
+    launcher.launch = launcher.run_worker = begin
+    planning.rank_by_measuring = planning.rank_by_projecting = begin
     fairseq_cli.generate.main = fairseq_cli.preprocess.main = begin
-    corpus.write = begin
     if "data" not in sys.argv:  # the data folder is the user's: here any name will do
-        plan.check_data = planning.check_data = lambda task: None
+        inputs.validate_data = planning.validate_data = lambda task: None
 
 
 def perform(words: list[str]) -> None:

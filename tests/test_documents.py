@@ -20,7 +20,9 @@ RESULTS = ROOT / "benchmarks" / "results"
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 FILE = re.compile(r"(?<![\w/.…$-])((?:examples|benchmarks|tests|fairseq_hybrid|docs)/[\w./-]*\w)")
 
-by_name = pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+PAGES = [*DOCUMENTS, ROOT / "CONTRIBUTING.md"]
+
+by_name = pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 
 
 def test_tables_are_what_the_benchmarks_left():

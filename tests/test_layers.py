@@ -19,7 +19,7 @@ LAYERS = (
     ("backends",),
     ("trainer",),
     ("pretraining", "planner"),
-    ("plugin", "cli", "corpus"),
+    ("plugin", "cli"),
 )
 PLACE = {name: place for place, names in enumerate(LAYERS) for name in names}
 

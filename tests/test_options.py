@@ -115,9 +115,9 @@ def test_an_option_of_a_choice_counts_where_that_is_chosen(name, value, refused)
         setattr(cfg, section, Namespace())
     if refused:
         with pytest.raises(options.UserError, match="--probe 0 is too small: give more"):
-            options.check(cfg)
+            options.validate_values(cfg)
     else:
-        options.check(cfg)
+        options.validate_values(cfg)
 
 
 def test_validating_changes_nothing_and_only_resolving_chooses(monkeypatch):

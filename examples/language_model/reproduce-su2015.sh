@@ -5,7 +5,7 @@
 #
 #   WIKITEXT2=folder bash examples/language_model/reproduce-su2015.sh   wiki.{train,valid,test}.tokens
 #   bash examples/language_model/reproduce-su2015.sh                    downloads them
-#   ... --small      the English side of the embedded corpus, for a try: about 4 minutes on 2 cores
+#   ... --small      the English side of the toy corpus, for a try: about 4 minutes on 2 cores
 #   ... --dry-run    prints the commands only
 #
 # It prints a Markdown table and writes it as $OUT/su2015.json. The same command resumes.

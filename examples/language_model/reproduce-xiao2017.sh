@@ -4,7 +4,7 @@
 #
 #   WIKITEXT2=folder bash examples/language_model/reproduce-xiao2017.sh   wiki.{train,valid,test}.tokens
 #   bash examples/language_model/reproduce-xiao2017.sh                    downloads them
-#   ... --small      the English side of the embedded corpus, for a try: about 3 minutes on 2 cores
+#   ... --small      the English side of the toy corpus, for a try: about 3 minutes on 2 cores
 #   ... --dry-run    prints the commands only
 #
 # It prints a Markdown table and writes it as $OUT/xiao2017.json. The same command resumes.

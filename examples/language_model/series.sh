@@ -1,7 +1,7 @@
 # What reproduce-*.sh share; sourced after tools.sh, not run.
 #
 # Every run is one call of wikitext2.sh with its own SAVE=$OUT/NAME, on the same prepared text; at the
-# end results.py makes the table. With --small the text is the English side of the embedded corpus.
+# end results.py makes the table. With --small the text is the English side of the toy corpus.
 
 RECIPE=$ROOT/examples/language_model/wikitext2.sh
 SMALL=
@@ -38,9 +38,9 @@ known() {
 small_text() {
   local split folder=$OUT/text
   export WIKITEXT2=$folder
-  say "text: the English side of the embedded corpus"
+  say "text: the English side of the toy corpus"
   [ ! -e "$folder/wiki.test.tokens" ] || return 0
-  run fairseq-hybrid-corpus "$folder/both" --train "${SENTENCES:-3000}" --valid 200 --test 200
+  run python "$TOY_CORPUS" "$folder/both" --train "${SENTENCES:-3000}" --valid 200 --test 200
   for split in train valid test; do
     if [ -n "$DRY" ]; then
       echo "separated < $folder/both/$split.en > $folder/wiki.$split.tokens"

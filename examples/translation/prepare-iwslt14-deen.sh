@@ -5,7 +5,7 @@
 #   IWSLT14=folder bash examples/translation/prepare-iwslt14-deen.sh   train, valid and test .de and .en
 #   DOWNLOADS=folder ...   de-en.tgz is here already
 #   ... --dry-run          prints the commands only
-#   ... --small            the embedded corpus instead, for a try: seconds
+#   ... --small            the toy corpus instead, for a try: seconds
 #
 # Split as in fairseq's own recipe: every 23rd training pair is for validation, dev2010, dev2012 and
 # tst2010-2012 are the test set. Unlike there, the text is neither tokenised nor lower-cased, so scores

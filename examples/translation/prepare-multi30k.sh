@@ -4,7 +4,7 @@
 #   MULTI30K=folder bash examples/translation/prepare-multi30k.sh   train, valid and test2016 .de and .en
 #   bash examples/translation/prepare-multi30k.sh                   downloads them (github.com/multi30k)
 #   ... --dry-run      prints the commands only
-#   ... --small        the embedded corpus instead, for a try: seconds
+#   ... --small        the toy corpus instead, for a try: seconds
 #
 # OUT=multi30k-run, SUBWORDS=6000; what is written where: preparing.sh. About 15 s on one core.
 # The checksums are those that torchtext has for the same files.

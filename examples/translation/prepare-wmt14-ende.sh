@@ -5,7 +5,7 @@
 #   WMT14=folder bash examples/translation/prepare-wmt14-ende.sh    train, valid and test .en and .de
 #   DOWNLOADS=folder ...   archives that are here already are not fetched again
 #   ... --dry-run          prints the commands only
-#   ... --small            the embedded corpus instead, for a try: seconds
+#   ... --small            the toy corpus instead, for a try: seconds
 #
 # Europarl v7, Common Crawl, News Commentary v9; newstest2013 (valid), newstest2014 (test).
 # OUT=wmt14-ende-run, SUBWORDS=32000, JOBS=1; what is written where: preparing.sh. Pairs of more than

@@ -5,7 +5,7 @@
 #   WMT17=folder bash examples/translation/prepare-wmt17-ende.sh    train, valid and test .en and .de
 #   DOWNLOADS=folder ...   archives that are here already are not fetched again
 #   ... --dry-run          prints the commands only
-#   ... --small            the embedded corpus instead, for a try: seconds
+#   ... --small            the toy corpus instead, for a try: seconds
 #
 # Europarl v7, Common Crawl, News Commentary v12, Rapid 2016; newstest2016 (valid), newstest2017 (test).
 # OUT=wmt17-ende-run, SUBWORDS=32000, JOBS=1; what is written where: preparing.sh. Pairs of more than

@@ -12,7 +12,7 @@
 SMALL=
 STEPS=${STEPS:-2}
 TEST=${TEST:-test}
-SENTENCES=${SENTENCES:-4000} # of the embedded corpus, with --small
+SENTENCES=${SENTENCES:-4000} # of the toy corpus, with --small
 HELD_OUT=${HELD_OUT:-200}    # and as many for validation and test
 CLEAN=${CLEAN:-}             # "LONGEST RATIO": training pairs beyond these are left out
 LONGEST=${LONGEST:-1022}     # pieces of a validation or test sentence; fairseq-train takes no longer ones
@@ -104,12 +104,12 @@ into() {
   mv "$file.part" "$file"
 }
 
-# get_text: calls the script's `download`, or takes the embedded corpus or the user's folder
+# get_text: calls the script's `download`, or takes the toy corpus or the user's folder
 get_text() {
   local file
   say "1/$STEPS  text"
   if [ -n "$SMALL" ]; then
-    embedded_text
+    toy_text
   elif [ -z "$LOCAL" ]; then
     run mkdir -p "$TEXT"
     download
@@ -122,9 +122,9 @@ get_text() {
   echo "  $TEXT"
 }
 
-embedded_text() {
+toy_text() {
   [ ! -e "$TEXT/done" ] || return 0
-  run fairseq-hybrid-corpus "$TEXT" --train "$SENTENCES" --valid "$HELD_OUT" --test "$HELD_OUT"
+  run python "$TOY_CORPUS" "$TEXT" --train "$SENTENCES" --valid "$HELD_OUT" --test "$HELD_OUT"
   for lang in "$SOURCE" "$TARGET"; do
     [ "$TEST" = test ] || run mv "$TEXT/test.$lang" "$TEXT/$TEST.$lang"
   done

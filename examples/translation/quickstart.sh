@@ -4,7 +4,7 @@
 #   make quickstart                                  (sets up .venv, then runs this)
 #   OUT=/tmp/try WORKERS=1 bash examples/translation/quickstart.sh
 #
-# The text is made by `python -m fairseq_hybrid.corpus`, so nothing is downloaded. Every step is
+# The text is made by `python examples/toy_corpus`, so nothing is downloaded. Every step is
 # skipped if its result is there; training resumes from its last checkpoint. The learning rate
 # reaches its end with the last update, so what was begun with other settings wants another OUT.
 set -euo pipefail
@@ -22,9 +22,9 @@ BACKEND=${BACKEND:-hybrid}
 mkdir -p "$OUT"
 same_settings "$OUT" "another OUT" SENTENCES SUBWORDS TOKENS UPDATES SEED
 
-say "1/5  text: $SENTENCES sentence pairs of the embedded corpus"
+say "1/5  text: $SENTENCES sentence pairs of the toy corpus"
 [ -e "$OUT/text/done" ] || {
-  python -m fairseq_hybrid.corpus "$OUT/text" --seed "$SEED" --train "$SENTENCES" 2>> "$OUT/prepare.log"
+  python "$TOY_CORPUS" "$OUT/text" --seed "$SEED" --train "$SENTENCES" 2>> "$OUT/prepare.log"
   touch "$OUT/text/done"
 }
 paste -d '\n' <(head -n 2 "$OUT/text/train.de" | sed 's/^/  de: /') \

@@ -2,7 +2,7 @@
 # The systems of Ono, Utiyama and Sumita (2019) side by side: tokens/s, speed-up and BLEU of one
 # device, data parallelism, model parallelism and hybrid parallelism, at the same global batch.
 #
-#   bash examples/translation/reproduce-ono2019.sh --small      the embedded corpus, 2 workers: about 10
+#   bash examples/translation/reproduce-ono2019.sh --small      the toy corpus, 2 workers: about 10
 #                                                               minutes on 2 cores, BLEU about 40 (input
 #                                                               feeding may not get there in its updates)
 #   MULTI30K=folder bash ... --multi30k                         Multi30k (or by download), 2 workers

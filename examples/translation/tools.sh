@@ -3,6 +3,7 @@
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 PLUGIN=$ROOT/fairseq_hybrid
+TOY_CORPUS=$ROOT/examples/toy_corpus
 PIECES=$ROOT/examples/translation/pieces.py
 PROGRESS=$ROOT/examples/translation/progress.py
 [ ! -x "$ROOT/.venv/bin/python" ] || PATH=$ROOT/.venv/bin:$PATH

@@ -27,10 +27,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from fairseq_hybrid.backends.base import Backend
 from fairseq_hybrid.backends.registry import register_backend
 from fairseq_hybrid.comm.lanes import flatten
 from fairseq_hybrid.errors import UserError
-from fairseq_hybrid.launch import launcher as launch
+from fairseq_hybrid.launch.worker import teardown_hooks
+from fairseq_hybrid.optim.optimizer import HybridOptimizer
 from fairseq_hybrid.optim.rows import sparse_rows
 
 PUSH, PULL, FLUSH, STOP = range(4)
@@ -188,16 +190,16 @@ def as_gradients(params: Sequence[Tensor], rows: Rows, values: Sequence[Tensor])
     return [v if r is None else sparse_rows(r, v, p) for p, r, v in zip(params, rows, values)]
 
 
-class AsyncParallel(nn.Module):
+class AsyncParallel(Backend):
     """The model, with parameters fetched when they are needed and gradients sent away."""
 
-    takes_row_gradients = True
+    synchronous = mean_gradients = False
+    saves_together = takes_row_gradients = True
 
     def __init__(self, module: nn.Module, *, staleness: int):
-        super().__init__()
-        self.module = module
+        super().__init__(module)
         self.params = [p for p in module.parameters() if p.requires_grad]
-        self.rank, self.world = dist.get_rank(), dist.get_world_size()
+        self.rank = dist.get_rank()
         self.group = dist.new_group(backend="gloo")
         self.by_rows = False
         self.server: Server | None = None
@@ -211,6 +213,11 @@ class AsyncParallel(nn.Module):
         else:
             self.wires = [Wire([p.detach().cpu() for p in self.params], 0, self.group)]
 
+    def attach(self, optimizer: HybridOptimizer, criterion: nn.Module) -> None:
+        super().attach(optimizer, criterion)
+        mine = None if self.server is None else optimizer.like_this(self.server.params)
+        self.start(mine, optimizer.get_lr)
+
     def start(self, optimizer: Any, learning_rate: Callable[[], float]) -> None:
         """On worker 0, with an optimizer of `server.params`; on the others with nothing."""
         if self.server is not None:
@@ -221,7 +228,7 @@ class AsyncParallel(nn.Module):
                 self.threads.append(thread)
         # Before the group of processes is destroyed: later nobody can be told anything. Where that
         # is not reached, before the process leaves (not by atexit: workers are children).
-        launch.farewells.append(util.Finalize(None, self.stop, exitpriority=100))
+        teardown_hooks.append(util.Finalize(None, self.stop, exitpriority=100))
 
     def stop(self) -> None:
         """The last thing a worker says; worker 0 stays until all have said it."""
@@ -240,7 +247,7 @@ class AsyncParallel(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if self.training and torch.is_grad_enabled():
             self._fetch(self._needed(kwargs) if self.by_rows else [None] * len(self.params))
-        return self.module(*args, **kwargs)
+        return super().forward(*args, **kwargs)
 
     def _needed(self, net_input: dict[str, Any]) -> list[Tensor | None]:
         """Rows of the words that are read, nothing yet of the softmax, all of the rest."""
@@ -279,6 +286,9 @@ class AsyncParallel(nn.Module):
         wire.send(PULL, rows)
         return wire.receive_values(rows)
 
+    def apply_gradients(self, step: Callable[[], None]) -> None:
+        self.push()
+
     @torch.no_grad()
     def push(self) -> None:
         """Send the gradients away."""
@@ -303,34 +313,40 @@ class AsyncParallel(nn.Module):
     def all_reduce_grads(self) -> None:
         """Nobody waits for anybody's gradients."""
 
-    @contextlib.contextmanager
-    def no_sync(self):
-        yield
-
     # Everybody together
 
-    def drain(self, optimizer: Any = None) -> None:
-        """Wait until all gradients have been used, and fetch the parameters.
+    def full_parameters(self, optimizer: HybridOptimizer, *averages: Any) -> None:
+        """Wait until all gradients have been used, and fetch the parameters."""
+        self.flush()
 
-        A given `optimizer` gets a copy of the server's state, for a checkpoint: when everybody
-        goes on, the server's changes while it is written.
-        """
+    def flush(self) -> None:
         if self.server is None:
             wire = self.wires[0]
             wire.send(FLUSH, [torch.empty(0, dtype=torch.long)] * len(self.params))
             wire.receive_answer()
         dist.barrier(group=self.group)
         self._fetch([None] * len(self.params))
-        if self.server is not None and optimizer is not None:
+        dist.barrier(group=self.group)
+
+    def optimizer_state(self, optimizer: HybridOptimizer) -> dict[str, Any] | None:
+        """A copy of the server's: when everybody goes on it changes while it is written."""
+        state = None
+        if self.server is not None:
             servers = self.server.optimizer.optimizer.state
             for p, q in zip(self.params, self.server.params):
                 optimizer.optimizer.state[p] = copy.deepcopy(servers[q])
+            state = optimizer.state_dict()
+        dist.barrier(group=self.group)
+        return state
+
+    def load_optimizer_state(self, optimizer: HybridOptimizer) -> None:
+        """Let the server go on from the model's parameters and the state of `optimizer`."""
+        if self.server is not None:
+            self._adopt(optimizer)
         dist.barrier(group=self.group)
 
-    def adopt(self, optimizer: Any) -> None:
-        """Let the server go on from the model's parameters and the state of `optimizer`."""
-        if self.server is None:
-            return
+    def _adopt(self, optimizer: HybridOptimizer) -> None:
+        assert self.server is not None
         for p, q in zip(self.params, self.server.params):
             q.data.copy_(p.detach())
             state = optimizer.optimizer.state.pop(p, None)
@@ -343,16 +359,3 @@ class AsyncParallel(nn.Module):
     def bytes_sent(self) -> float:
         """In the log: of all workers, both ways, counted on worker 0 (so a share of each)."""
         return sum(wire.bytes for wire in self.wires) / self.world
-
-
-class Pushing:
-    """Mixed into a fairseq optimizer: a step is to send the gradients to the server."""
-
-    parallel: AsyncParallel
-
-    def multiply_grads(self, c: Any) -> None:
-        # fairseq takes gradients for means over the workers; each of these is one worker's.
-        super().multiply_grads(c / self.parallel.world)
-
-    def step(self, *args: Any, **kwargs: Any) -> None:
-        self.parallel.push()

@@ -20,14 +20,13 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
-from fairseq_hybrid.backends.registry import Accumulating, register_backend
-from fairseq_hybrid.comm.lanes import flatten
-from fairseq_hybrid.comm.sums import ring_bytes
+from fairseq_hybrid.backends.base import Backend
+from fairseq_hybrid.backends.registry import register_backend
 from fairseq_hybrid.config import AVERAGE, KEEP
 from fairseq_hybrid.errors import UserError
+from fairseq_hybrid.optim.optimizer import HybridOptimizer
 
 
 def check(cfg: Any) -> None:
@@ -59,28 +58,27 @@ def build(cfg, model, process_group, device):
     )
 
 
-class AveragingParallel(Accumulating, nn.Module):
+class AveragingParallel(Backend):
     """The model, one of several that drift apart and are brought together."""
 
+    synchronous = False
     takes_row_gradients = True
 
     def __init__(
         self, module: nn.Module, process_group: Any, *, interval: int, warmup: int, state: str
     ):
-        super().__init__()
-        self.module, self.group = module, process_group
+        super().__init__(module, process_group)
         self.interval, self.warmup, self.state = interval, warmup, state
-        self.world = dist.get_world_size(process_group)
         self.update = 1
         """number of the update that is being made"""
         self.apart = False
         """whether updates have been made since the last meeting"""
         self.states_apart = False
         """whether the optimizers' states differ: a meeting may keep them"""
-        self.bytes_sent = 0
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self.module(*args, **kwargs)
+    def begin_update(self, number: int) -> None:
+        super().begin_update(number)
+        self.update = number
 
     @property
     def together(self) -> bool:
@@ -88,46 +86,41 @@ class AveragingParallel(Accumulating, nn.Module):
         since = self.update - self.warmup
         return since <= 0 or since % self.interval == 0
 
+    @property
+    def sums_statistics(self) -> bool:
+        return self.together
+
+    @property
+    def mean_gradients(self) -> bool:
+        """Where fairseq has added up the sizes of all batches it divides by those; otherwise by
+        this worker's own."""
+        return self.together
+
     def all_reduce_grads(self) -> None:
         """Only while warming up."""
-        if self.accumulating or self.update > self.warmup:
-            return
-        params = [p for p in self.module.parameters() if p.requires_grad]
-        for p in params:
-            if p.grad is None:
-                p.grad = torch.zeros_like(p)
-            elif p.grad.is_sparse:  # rare enough to be sent as a whole
-                p.grad = p.grad.to_dense()
-        self._average([p.grad for p in params])
+        if self.update <= self.warmup:
+            super().all_reduce_grads()
 
-    def after_update(self, optimizer: Any) -> None:
+    def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Meet, if it is time."""
         self.apart = self.states_apart = self.update > self.warmup
         if self.together:
             self.meet(optimizer, self.state)
 
-    def meet(self, optimizer: Any, state: str) -> None:
+    def full_parameters(self, optimizer: HybridOptimizer, *averages: Any) -> None:
+        self.meet(optimizer.optimizer, AVERAGE)
+
+    def meet(self, optimizer: torch.optim.Optimizer, state: str) -> None:
         """Replace all copies by their mean."""
         if self.apart:
-            self._average([p.detach() for p in self.module.parameters() if p.requires_grad])
+            self.average([p.detach() for p in self.module.parameters() if p.requires_grad])
             self.apart = False
         if self.states_apart and state != KEEP:
             if state == AVERAGE:
-                self._average(list(state_tensors(optimizer.optimizer)))
+                self.average(list(state_tensors(optimizer)))
             else:
-                reset(optimizer.optimizer)
+                reset(optimizer)
             self.states_apart = False
-
-    @torch.no_grad()
-    def _average(self, tensors: list[Tensor]) -> None:
-        if not tensors:
-            return
-        flat = flatten(tensors)
-        dist.all_reduce(flat, group=self.group)
-        self.bytes_sent += ring_bytes(flat, self.world)
-        flat /= self.world
-        for tensor, mean in zip(tensors, flat.split([t.numel() for t in tensors])):
-            tensor.copy_(mean.view_as(tensor))
 
 
 def reset(optimizer: torch.optim.Optimizer) -> None:
@@ -147,14 +140,3 @@ def state_tensors(optimizer: torch.optim.Optimizer) -> Iterable[Tensor]:
             for name, value in sorted(optimizer.state.get(p, {}).items()):
                 if torch.is_tensor(value) and value.is_floating_point() and name != "step":
                     yield value
-
-
-class Apart:
-    """Mixed into a fairseq optimizer: gradients that are one worker's are scaled as such."""
-
-    parallel: AveragingParallel
-
-    def multiply_grads(self, c: Any) -> None:
-        # fairseq takes gradients for means over the workers and, where it has added up the sizes
-        # of all batches, divides by those; otherwise by this worker's own.
-        super().multiply_grads(c if self.parallel.together else c / self.parallel.world)

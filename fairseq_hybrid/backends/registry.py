@@ -1,59 +1,46 @@
 """``--ddp-backend`` names of this plugin, in one place.
 
-A new backend is one decorated class or function::
+A new backend is a `Backend` (base.py) and one decorated function::
 
     @register_backend("mine", help="what travels, what a user gets")
     def mine(cfg, model, process_group, device):
-        return MyWrapper(model.to(device), process_group)
+        return MyBackend(model.to(device), process_group)
 
-It is called with fairseq's ``cfg.distributed_training`` and returns the wrapped model, a module
-that offers ``all_reduce_grads`` and, if it likes, ``no_sync`` and ``perform_slowmo``.  Missing
-attributes are forwarded to the model.  ``check`` sees the whole configuration before any worker
-starts and raises ``UserError`` where it can't work.
+It is called with fairseq's ``cfg.distributed_training``. A module that is no `Backend` will do, if
+it offers what fairseq asks its own wrappers for: ``all_reduce_grads``, ``no_sync``. Attributes that
+it does not have are looked up in the model. ``check`` sees the whole configuration before any
+worker starts, changes nothing, and raises ``UserError`` where that can't work.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 from fairseq import models
-from fairseq.criterions import adaptive_loss
+from fairseq.criterions import FairseqCriterion, adaptive_loss
 from fairseq.dataclass import configs, constants
 from fairseq.dataclass.initialize import hydra_init
-from fairseq.distributed import ModuleProxyWrapper
+from fairseq.distributed import LegacyDistributedDataParallel, ModuleProxyWrapper
 from torch import nn
 
-
-class Accumulating:
-    """For wrappers: fairseq's `no_sync`, around all batches of an update but the last one."""
-
-    accumulating = False
-    """whether gradients only add up now (--update-freq)"""
-
-    @contextlib.contextmanager
-    def no_sync(self):
-        before, self.accumulating = self.accumulating, True
-        try:
-            yield
-        finally:  # fairseq goes on after a batch for which memory was too small
-            self.accumulating = before
-
+from fairseq_hybrid.backends.base import Backend, FairseqBackend
 
 Build = Callable[[Any, nn.Module, Any, Any], nn.Module]
 
 
 @dataclasses.dataclass(frozen=True)
-class Backend:
+class Entry:
+    """A row of the registry."""
+
     name: str
     build: Build
     help: str
     check: Callable[[Any], None] | None = None
 
 
-BACKENDS: dict[str, Backend] = {}
+BACKENDS: dict[str, Entry] = {}
 FAIRSEQ_BACKENDS = tuple(choice.value for choice in constants.DDP_BACKEND_CHOICES)
 
 
@@ -65,7 +52,7 @@ def register_backend(
     def register(build: Build) -> Build:
         if name in BACKENDS or name in FAIRSEQ_BACKENDS:
             raise ValueError(f"--ddp-backend {name} is registered already: choose another name")
-        BACKENDS[name] = Backend(name, build, help, check)
+        BACKENDS[name] = Entry(name, build, help, check)
         publish()
         return build
 
@@ -104,17 +91,27 @@ fairseq_wrap = models.DistributedFairseqModel
 
 def wrap(cfg: Any, model: nn.Module, process_group: Any, device: Any) -> nn.Module:
     """In place of ``DistributedFairseqModel``: our backends by name, fairseq's for the rest."""
-    backend = BACKENDS.get(str(cfg.ddp_backend))
-    if backend is None:
+    entry = BACKENDS.get(str(cfg.ddp_backend))
+    if entry is None:
         return fairseq_wrap(cfg, model, process_group, device)
-    return ModuleProxyWrapper(backend.build(cfg, model, process_group, device))
+    if isinstance(model, FairseqCriterion):  # one with parameters of its own
+        wrapped = LegacyDistributedDataParallel(model.to(device), process_group)
+    else:
+        wrapped = entry.build(cfg, model, process_group, device)
+    return ModuleProxyWrapper(wrapped)
+
+
+def backend_of(model: nn.Module) -> Backend:
+    """Of a model that a trainer has, in a wrapper or not."""
+    wrapped = getattr(model, "module", None)
+    return wrapped if isinstance(wrapped, Backend) else FairseqBackend(model)
 
 
 def validate(cfg: Any) -> None:
     """Let the backend refuse what cannot work; changes nothing."""
-    backend = BACKENDS.get(str(cfg.distributed_training.ddp_backend))
-    if backend is not None and backend.check is not None:
-        backend.check(cfg)
+    entry = BACKENDS.get(str(cfg.distributed_training.ddp_backend))
+    if entry is not None and entry.check is not None:
+        entry.check(cfg)
 
 
 def install() -> None:

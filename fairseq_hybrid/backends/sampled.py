@@ -29,13 +29,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
-from fairseq.distributed import LegacyDistributedDataParallel
 from torch import Tensor, nn
 
 from fairseq_hybrid.backends import row_sets
-from fairseq_hybrid.backends.registry import Accumulating, register_backend
+from fairseq_hybrid.backends.base import Backend
+from fairseq_hybrid.backends.registry import register_backend
 from fairseq_hybrid.comm import sums
 from fairseq_hybrid.config import AUTO
 from fairseq_hybrid.errors import UserError
@@ -62,18 +61,15 @@ def check(cfg: Any) -> None:
     check=check,
 )
 def sampled(cfg, model, process_group, device):
-    model = model.to(device)
-    if not hasattr(model, "softmax_parameters"):  # a criterion with parameters of its own
-        return LegacyDistributedDataParallel(model, process_group)
     return SampledDataParallel(
-        model,
+        model.to(device),
         process_group,
         hidden_fraction=cfg.share_hidden_fraction,
         share_memory=cfg.sums_through == AUTO,
     )
 
 
-class SampledDataParallel(Accumulating, nn.Module):
+class SampledDataParallel(Backend):
     """The model, and how its gradients are summed over the workers."""
 
     takes_row_gradients = True
@@ -86,9 +82,7 @@ class SampledDataParallel(Accumulating, nn.Module):
         hidden_fraction: float = 1.0,
         share_memory: bool = True,
     ):
-        super().__init__()
-        self.module, self.group = module, process_group
-        self.world = dist.get_world_size(process_group)
+        super().__init__(module, process_group)
         self.vocabulary = module.softmax_parameters()[0].size(0)
         self.hidden_fraction = hidden_fraction
         self.kept: dict[nn.Parameter, Tensor] = {}
@@ -103,7 +97,7 @@ class SampledDataParallel(Accumulating, nn.Module):
         self.begun: Begun | None = None
         self.unions_sent = 0
         trained = [p for p in module.parameters() if p.requires_grad]
-        self.sums = sums.connect(process_group, trained, share=share_memory)
+        self.sums = sums.make_all_reduce(process_group, trained, share=share_memory)
         self.early = Early(self._dense(), self._sum) if hidden_fraction == 1 else None
 
     @property
@@ -123,7 +117,7 @@ class SampledDataParallel(Accumulating, nn.Module):
             self.read = self._rows_read(kwargs)
             if self.early is not None:
                 self.early.listens = not self.accumulating
-        return self.module(*args, **kwargs)
+        return super().forward(*args, **kwargs)
 
     def _rows_read(self, net_input: dict[str, Any]) -> dict[nn.Parameter, Tensor]:
         """But for padding, which has no gradient."""
@@ -155,7 +149,7 @@ class SampledDataParallel(Accumulating, nn.Module):
         return logits_NS
 
     def _union(self, sets: list[tuple[Tensor, int]]) -> list[Tensor]:
-        rows, size = row_sets.union(sets, self.group)
+        rows, size = row_sets.union(sets, self.process_group)
         self.unions_sent += 2 * (self.world - 1) * size // self.world
         return rows
 
@@ -164,7 +158,7 @@ class SampledDataParallel(Accumulating, nn.Module):
         """The mean over the workers, in place of each worker's gradients."""
         if self.accumulating:
             return
-        self.begin_sums()
+        self.after_backward()
         begun, self.begun = self.begun, None
         for params, result in begun.under_way:
             flat = result()
@@ -177,8 +171,8 @@ class SampledDataParallel(Accumulating, nn.Module):
         self.sums.all_taken()
 
     @torch.no_grad()
-    def begin_sums(self) -> None:
-        """After backward: compute what is left, and send what is not on its way yet.
+    def after_backward(self) -> None:
+        """Compute what is left, and send what is not on its way yet.
 
         Whoever has a message of his own to send between backward and `all_reduce_grads` calls this
         before, lest he wait for the gradients that are under way with nothing to do meanwhile.
@@ -253,7 +247,7 @@ class LateRows:
     def __init__(self, weight: nn.Parameter, words_S: Tensor, product: Product):
         self.weight, self.words_S, self.product = weight, words_S, product
 
-    def begin(self, adding: sums.Messages, scale: float) -> Callable[[], Tensor]:
+    def begin(self, adding: sums.AllReduce, scale: float) -> Callable[[], Tensor]:
         """Compute it, times `scale`, and begin to sum it; returns how to get the sum."""
         shape = self.words_S.numel(), self.weight.size(1)
         block_SD = adding.room(math.prod(shape), self.weight).view(shape)

@@ -19,16 +19,16 @@ import struct
 import sys
 import zipfile
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 import torch
 from fairseq import checkpoint_utils
 from fairseq.distributed import utils as distributed_utils
 from omegaconf import OmegaConf
 
-from fairseq_hybrid.errors import UserError, program
 from fairseq_hybrid.checkpoints.unpickler import MAX_PICKLE, Unpickler
 from fairseq_hybrid.checkpoints.values import STORAGES, Damaged, Name, Refused, Storage, require
+from fairseq_hybrid.errors import UserError, program
 
 CHUNK = 1 << 24
 MAX_DIRECTORY = 1 << 26  # bytes of a zip's table of contents: a million entries
@@ -45,7 +45,7 @@ def load(f: Any, *args: Any, received: bool = False, **kwargs: Any) -> Any:
     name = f if on_disk else getattr(f, "name", None) or "the received state"
     try:
         with open(f, "rb") if on_disk else contextlib.nullcontext(f) as file:
-            return read(file, TRAVELLING if received else {})
+            return read_file(file, TRAVELLING if received else {})
     except Refused as error:
         raise UserError(refusal(name, str(error))) from None
     except (OSError, MemoryError):
@@ -54,7 +54,7 @@ def load(f: Any, *args: Any, received: bool = False, **kwargs: Any) -> Any:
         raise UserError(unreadable(name, reason(error), beside=on_disk_path(name))) from None
 
 
-def read(file: BinaryIO, classes: dict[str, type]) -> Any:
+def read_file(file: BinaryIO, classes: dict[str, type]) -> Any:
     begin = file.tell()
     require(begin == 0, "it begins in the middle of a file")
     size = file.seek(0, os.SEEK_END)
@@ -82,36 +82,40 @@ def storage_dtype(kind: Any) -> torch.dtype:
 
 def element_count(value: Any) -> int:
     require(type(value) is int and 0 <= value < 1 << 60, "memory of no size")
-    return value
+    return int(value)
 
 
-def window(memory: torch.UntypedStorage) -> memoryview:
-    """The bytes of a storage, to be written."""
-    return memoryview(torch.empty(0, dtype=torch.uint8).set_(memory).numpy())
+def empty_storage(size: int) -> torch.UntypedStorage:
+    return torch.UntypedStorage(size, device="cpu")  # type: ignore[no-untyped-call]
 
 
-def fill(memory: torch.UntypedStorage, source: BinaryIO) -> None:
-    view = window(memory) if memory.nbytes() else memoryview(b"")
+def bytes_in(memory: torch.UntypedStorage) -> torch.Tensor:
+    return torch.empty(0, dtype=torch.uint8).set_(memory)
+
+
+def fill(memory: torch.UntypedStorage, source: IO[bytes]) -> None:
+    """Read as many bytes as the storage takes into it."""
+    view = bytes_in(memory).numpy().data if memory.nbytes() else memoryview(b"")
     for begin in range(0, len(view), CHUNK):
         piece = source.read(min(CHUNK, len(view) - begin))
         require(len(piece) == min(CHUNK, len(view) - begin), "it ends too early")
         view[begin : begin + len(piece)] = piece
 
 
-def check_bools(memories: list[torch.UntypedStorage]) -> None:
+def validate_bools(memories: list[torch.UntypedStorage]) -> None:
     """A truth value other than 0 and 1 breaks functions that count them."""
     for memory in {id(m): m for m in memories if m.nbytes()}.values():
-        highest = torch.empty(0, dtype=torch.uint8).set_(memory).max()
-        require(int(highest) <= 1, "a bool that is neither true nor false")
+        require(int(bytes_in(memory).max()) <= 1, "a bool that is neither true nor false")
 
 
 class Archive:
     """A zip file of ``torch.save``: ``NAME/data.pkl`` and ``NAME/data/KEY`` for each storage."""
 
     def __init__(self, file: BinaryIO, size: int):
-        end = zipfile._EndRecData(file)  # before zipfile makes an object of every entry
+        end = zipfile._EndRecData(file)  # type: ignore[attr-defined]  # before an object for every entry
         require(end is not None, "its table of contents is missing")
-        require(end[zipfile._ECD_SIZE] <= MAX_DIRECTORY, "its table of contents is too large")
+        directory = end[zipfile._ECD_SIZE]  # type: ignore[attr-defined]
+        require(directory <= MAX_DIRECTORY, "its table of contents is too large")
         self.zip = zipfile.ZipFile(file)
         self.entries = {entry.filename: entry for entry in self.zip.infolist()}
         require(len(self.entries) == len(self.zip.infolist()), "two entries of one name")
@@ -144,18 +148,19 @@ class Archive:
             trusted=trusted_names(),
         )
         state = unpickler.load()
-        check_bools(unpickler.bools)
+        validate_bools(unpickler.bools)
         return state
 
-    def storage(self, description: tuple) -> Storage:
+    def storage(self, description: tuple[Any, ...]) -> Storage:
         kind, key, _, count = description[:4]
         dtype, count = storage_dtype(kind), element_count(count)
         require(type(key) is str, "memory without a name")
         if key not in self.storages:
             entry = self.entries.get(f"{self.root}data/{key}")
-            require(entry is not None, f"the memory {key!r:.20} is missing")
+            if entry is None:
+                raise Damaged(f"the memory {key!r:.20} is missing")
             require(entry.file_size == count * dtype.itemsize, f"memory {key} of another size")
-            memory = torch.UntypedStorage(entry.file_size, device="cpu")
+            memory = empty_storage(entry.file_size)
             with self.zip.open(entry) as source:
                 fill(memory, source)
                 source.read(1)  # at the end: where zipfile compares the check sum
@@ -188,7 +193,7 @@ class Legacy:
     def next(self, unpickler: Unpickler) -> Any:
         value = unpickler.load()
         self.position = unpickler.position
-        return value
+        return int(value)
 
     def read(self, classes: dict[str, type]) -> Any:
         require(self.data[:1] == b"\x80", "not a checkpoint")
@@ -204,10 +209,10 @@ class Legacy:
         for key in keys:
             self.fill(key)
         require(all(p.filled for p in self.promised.values()), "memory is missing")
-        check_bools(main.bools)
+        validate_bools(main.bools)
         return state
 
-    def storage(self, description: tuple) -> Storage:
+    def storage(self, description: tuple[Any, ...]) -> Storage:
         require(len(description) == 5, "memory of another kind")
         kind, key, _, count, view = description
         dtype, count = storage_dtype(kind), element_count(count)
@@ -215,7 +220,7 @@ class Legacy:
         if key not in self.promised:
             self.left -= count * dtype.itemsize
             require(self.left >= 0, "it is larger inside than outside")
-            memory = torch.UntypedStorage(count * dtype.itemsize, device="cpu")
+            memory = empty_storage(count * dtype.itemsize)
             self.promised[key] = Promised(Storage(memory, dtype, count))
         whole = self.promised[key].storage
         require((whole.dtype, whole.numel) == (dtype, count), "memory of two kinds")
@@ -277,7 +282,7 @@ def newest_good(path: str) -> str | None:
     others = [other for other in found if not os.path.samefile(other, path)]
     for other in sorted(others, key=os.path.getmtime, reverse=True):
         with contextlib.suppress(Exception), open(other, "rb") as file:
-            if "model" in read(file, {}):
+            if "model" in read_file(file, {}):
                 return other
     return None
 
@@ -343,7 +348,7 @@ def broadcast_object_slow(obj: Any, src_rank: int, group: Any, dist_device: torc
     distributed_utils.broadcast(payload, src=src_rank, group=group)
     if is_source:
         return obj
-    return unpack(load(io.BytesIO(payload.cpu().numpy()), received=True))
+    return unpack(load(io.BytesIO(payload.cpu().numpy().data), received=True))
 
 
 def install_loading() -> None:

@@ -45,7 +45,7 @@ Batches = Sequence[Sequence[int]]
 
 
 @dataclass(frozen=True)
-class Rest:
+class RestOfEpoch:
     """What is left of an epoch: `order` without its first `skip` batches, for all workers."""
 
     epoch: int
@@ -58,8 +58,8 @@ class Rest:
 
 
 @dataclass(frozen=True)
-class Job:
-    """What a trainer knows of its batches, and their iterator does not."""
+class BatchOrigin:
+    """How the batches of an iterator were made, which its trainer knows and it does not."""
 
     batching: dict[str, Any]
     """options of `batch_by_size`"""
@@ -71,10 +71,10 @@ class Job:
 
 
 def tell(itr: Any, cfg: Any, epoch: int, kept: bool) -> None:
-    """Let `itr`, asked for in `epoch`, know what its trainer knows."""
-    if not isinstance(itr, EpochBatchIterator) or getattr(itr, "job", None):
+    """Note on `itr`, which was made in `epoch`, how its batches were made."""
+    if not isinstance(itr, EpochBatchIterator) or getattr(itr, "origin", None):
         return
-    itr.job = Job(batching(cfg.dataset), list(cfg.optimization.update_freq), epoch, kept)
+    itr.origin = BatchOrigin(batching(cfg.dataset), list(cfg.optimization.update_freq), epoch, kept)
 
 
 def batching(cfg: Any) -> dict[str, Any]:
@@ -89,12 +89,13 @@ def batching(cfg: Any) -> dict[str, Any]:
 # --- the order of an epoch ----------------------------------------------------------------------
 
 
-def ordered_batches(self, epoch: int, fix_batches_to_gpus: bool, shuffle: bool) -> Batches:
-    """In place of `EpochBatchIterator`'s: this worker's batches, of what is left to do."""
+def order_batches(self: Any, epoch: int, fix_batches_to_gpus: bool, shuffle: bool) -> Batches:
+    """In place of `EpochBatchIterator.ordered_batches`: this worker's, of what is left to do."""
     rest = self.rest
     if rest is None or rest.epoch != epoch:
         self.asked = (epoch, fix_batches_to_gpus, shuffle)
-        return fairseq_ordered(self, epoch, fix_batches_to_gpus, shuffle)
+        whole: Batches = fairseq_ordered(self, epoch, fix_batches_to_gpus, shuffle)
+        return whole
     left = rest.order[rest.skip :]
     mine = list(left[self.shard_id :: self.num_shards])
     mine += [[]] * (math.ceil(len(left) / self.num_shards) - len(mine))
@@ -126,7 +127,7 @@ def order_of_all(
     return order
 
 
-def known(itr: EpochBatchIterator) -> bool:
+def has_known_order(itr: EpochBatchIterator) -> bool:
     """Whether the order of `itr` is that of `order_of_all`."""
     plain = type(itr)._get_iterator_for_epoch is EpochBatchIterator._get_iterator_for_epoch
     return plain and not (itr._supports_prefetch and itr.asked is not None and itr.asked[1])
@@ -144,59 +145,63 @@ def mark(itr: EpochBatchIterator, batches: Batches, before: Any = None) -> np.nd
     return seen
 
 
-def pack(seen: np.ndarray) -> torch.Tensor:
+def to_bits(seen: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(np.packbits(seen))
 
 
-def unpack(bits: torch.Tensor, count: int) -> np.ndarray:
+def from_bits(bits: torch.Tensor, count: int) -> np.ndarray:
     return np.unpackbits(bits.numpy(), count=count).astype(bool)
 
 
 # --- saving -------------------------------------------------------------------------------------
 
 
-def state_dict(self) -> dict[str, Any]:
-    """In place of `EpochBatchIterator`'s: with the position counted over all workers."""
-    state = fairseq_state_dict(self)
+def save_position(self: Any) -> dict[str, Any]:
+    """In place of `EpochBatchIterator.state_dict`: with the position counted over all workers."""
+    state: dict[str, Any] = fairseq_state_dict(self)
     state["workers"] = self.num_shards
-    if self.job is not None:
-        fixed = self.job.kept and not callable(self.batch_sampler)
-        state["made_for_epoch"] = self.job.made_for if fixed else state["epoch"]
+    if self.origin is not None:
+        fixed = self.origin.kept and not callable(self.batch_sampler)
+        state["made_for_epoch"] = self.origin.made_for if fixed else state["epoch"]
         state["update_freq"] = update_freq(self, state["epoch"])
-    if self.end_of_epoch() or not known(self):
+    if self.end_of_epoch() or not has_known_order(self):
         return state
     rest = self.rest
     if rest is None or rest.epoch != self.epoch:
         epoch, _, shuffle = self.asked or (self.epoch, False, self.shuffle)
         order = order_of_all(self, epoch, shuffle, self.num_shards)
-        rest = Rest(epoch, order, 0, self.num_shards)
+        rest = RestOfEpoch(epoch, order, 0, self.num_shards)
     done = min(rest.skip + self.iterations_in_epoch * self.num_shards, len(rest.order))
     seen = mark(self, rest.order[:done], rest.before)
-    state.update(sentences=len(seen), batches_seen=done, order_of=rest.workers, seen=pack(seen))
+    state.update(sentences=len(seen), batches_seen=done, order_of=rest.workers, seen=to_bits(seen))
     if rest.before is not None:
-        state["seen_before"] = pack(rest.before)
+        state["seen_before"] = to_bits(rest.before)
         total = len(sentences(self.frozen_batches))
         state["iterations_in_epoch"] = int(len(self) * int(seen.sum()) / total)
     return state
 
 
 def update_freq(itr: EpochBatchIterator, epoch: int) -> int:
-    if itr.job is None:
-        return 1
-    choices = itr.job.update_freq
-    return int(choices[min(epoch, len(choices)) - 1])
+    return 1 if itr.origin is None else of_epoch(itr.origin.update_freq, epoch)
+
+
+def of_epoch(update_freq: Sequence[int], epoch: int) -> int:
+    """The value of ``--update-freq`` in an epoch: the last one goes on."""
+    return int(update_freq[min(epoch, len(update_freq)) - 1])
 
 
 # --- resuming -----------------------------------------------------------------------------------
 
 
-def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-    """In place of `EpochBatchIterator`'s: go on after the sentences that were seen."""
+def load_position(self: Any, state_dict: dict[str, Any]) -> None:
+    """In place of `EpochBatchIterator.load_state_dict`: go on after what was seen."""
     state, self.rest = state_dict, None
     if not state.get("iterations_in_epoch") and "seen" not in state:
-        return fairseq_load_state_dict(self, state)
-    if not known(self):
-        return fairseq_load_state_dict(self, by_workers(self, state))
+        fairseq_load_state_dict(self, state)
+        return
+    if not has_known_order(self):
+        fairseq_load_state_dict(self, by_workers(self, state))
+        return
     self.epoch, self._next_epoch_itr = state["epoch"], None
     if callable(self.batch_sampler):
         self._frozen_batches = None
@@ -204,11 +209,10 @@ def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.dataset.set_epoch(self.epoch)
     rest = what_is_left(self, state)
     if rest is not None:
-        begin(self, rest, state.get("shuffle", True))
-    return None
+        resume_with(self, rest, state.get("shuffle", True))
 
 
-def begin(itr: EpochBatchIterator, rest: Rest, shuffle: bool) -> None:
+def resume_with(itr: EpochBatchIterator, rest: RestOfEpoch, shuffle: bool) -> None:
     """Let the next epoch of `itr` be `rest`, or the one after if that is too short."""
     # fairseq counts a worker's batches in whole updates, or it would begin the epoch again.
     freq = update_freq(itr, rest.epoch)
@@ -218,18 +222,18 @@ def begin(itr: EpochBatchIterator, rest: Rest, shuffle: bool) -> None:
     if itr.skip_remainder_batch:
         each = (each - 1) // freq * freq
     if done >= each:
-        say(itr, f"nothing is left of epoch {rest.epoch}: going on with the next")
+        log_once(itr, f"nothing is left of epoch {rest.epoch}: going on with the next")
         itr.epoch += 1
         return
     itr.rest = replace(rest, skip=skip)
     itr._next_epoch_itr = itr._get_iterator_for_epoch(rest.epoch, shuffle, offset=done)
 
 
-def what_is_left(itr: EpochBatchIterator, state: dict[str, Any]) -> Rest | None:
+def what_is_left(itr: EpochBatchIterator, state: dict[str, Any]) -> RestOfEpoch | None:
     """Of the epoch in `state`; None: begin it anew."""
     epoch, shuffle, count = state["epoch"], state.get("shuffle", True), len(itr.dataset)
     if state.get("sentences", count) != count:
-        say(
+        log_once(
             itr,
             f"the checkpoint is of {state['sentences']} training samples, the data have {count}: "
             f"epoch {epoch} begins anew, and what is known from before comes twice",
@@ -238,48 +242,51 @@ def what_is_left(itr: EpochBatchIterator, state: dict[str, Any]) -> Rest | None:
     workers = state.get("order_of") or state.get("workers") or itr.num_shards
     before = batches = None
     if "seen_before" in state and can_batch(itr):
-        before = unpack(state["seen_before"], count)
+        before = from_bits(state["seen_before"], count)
         batches = batch_anew(itr, ~before)
     order = order_of_all(itr, epoch, shuffle, workers, batches)
     if "seen" in state:
-        done, seen = state["batches_seen"], unpack(state["seen"], count)
+        done, seen = state["batches_seen"], from_bits(state["seen"], count)
     else:
-        done, seen = 0, seen_by_old(itr, state, order, workers)
-        if seen is None:
-            say(
+        found = seen_by_old(itr, state, order, workers)
+        if found is None:
+            log_once(
                 itr,
                 f"the checkpoint does not tell which samples of epoch {epoch} it has seen, and its "
                 f"options or data were others: the epoch begins anew, and they come twice",
             )
             return None
+        done, seen = 0, found
     if not np.array_equal(seen, mark(itr, order[:done], before)):
         done = first_unseen(order, seen)
     twice = seen.sum() - mark(itr, order[:done], before).sum()
     if not twice:
-        tell_numbers(itr, state, done, len(order))
-        return Rest(epoch, order, done, workers, before)
+        log_numbers(itr, state, done, len(order))
+        return RestOfEpoch(epoch, order, done, workers, before)
     why = f"epoch {epoch} cannot go on with the batches of the checkpoint, which were others"
     if not can_batch(itr):
-        say(itr, f"{why}: {twice} of {count} samples come twice, none is left out")
-        return Rest(epoch, order, done, workers, before)
+        log_once(itr, f"{why}: {twice} of {count} samples come twice, none is left out")
+        return RestOfEpoch(epoch, order, done, workers, before)
     left = batch_anew(itr, ~seen)
-    say(
+    log_once(
         itr,
         f"{why} (--batch-size, --max-tokens, --seed?): the {len(sentences(left))} samples not "
         f"seen yet, of {count}, make {len(left)} new batches; none comes twice, none is left out",
     )
     order = order_of_all(itr, epoch, shuffle, itr.num_shards, left)
-    return Rest(epoch, order, 0, itr.num_shards, seen)
+    return RestOfEpoch(epoch, order, 0, itr.num_shards, seen)
 
 
 def can_batch(itr: EpochBatchIterator) -> bool:
-    return itr.job is not None and not getattr(itr, "in_order", False)
+    return itr.origin is not None and not getattr(itr, "in_order", False)
 
 
 def batch_anew(itr: EpochBatchIterator, which: np.ndarray, options: Any = None) -> Batches:
     """Batches of those sentences that `which` marks, in their order by length."""
     by_length = sentences(itr.frozen_batches)
-    return itr.dataset.batch_by_size(by_length[which[by_length]], **(options or itr.job.batching))
+    options = options or itr.origin.batching
+    batches: Batches = itr.dataset.batch_by_size(by_length[which[by_length]], **options)
+    return batches
 
 
 def seen_by_old(
@@ -292,15 +299,15 @@ def seen_by_old(
     turns, options = state["iterations_in_epoch"], state.get("batching")
     if state.get("seed", itr.seed) != itr.seed:
         return None
-    now = None if itr.job is None else itr.job.batching
+    now = None if itr.origin is None else itr.origin.batching
     dealt = workers
     if not getattr(itr, "in_order", False):
-        if None not in (options, now) and options != now:
+        if options is not None and now is not None and options != now:
             everything = batch_anew(itr, np.ones(len(itr.dataset), dtype=bool), options)
             shuffle = state.get("shuffle", True)
             order = order_of_all(itr, state["epoch"], shuffle, workers, everything)
     elif workers != itr.num_shards or options != now:
-        if None in (options, now):
+        if options is None or now is None:
             return None
         if options["max_sentences"] * workers != now["max_sentences"] * itr.num_shards:
             return None
@@ -323,11 +330,11 @@ def by_workers(itr: EpochBatchIterator, state: dict[str, Any]) -> dict[str, Any]
     done = state["iterations_in_epoch"] * state.get("workers", itr.num_shards)
     each, more = divmod(done, itr.num_shards)
     if more:
-        say(itr, f"{more} batches of epoch {state['epoch']} come twice, none is left out")
+        log_once(itr, f"{more} batches of epoch {state['epoch']} come twice, none is left out")
     return {**state, "iterations_in_epoch": each}
 
 
-def tell_numbers(itr: EpochBatchIterator, state: dict[str, Any], done: int, total: int) -> None:
+def log_numbers(itr: EpochBatchIterator, state: dict[str, Any], done: int, total: int) -> None:
     """Say where an epoch goes on, if that looks different than in the job that saved."""
     was = state.get("workers", itr.num_shards)
     now = itr.num_shards * update_freq(itr, state["epoch"])
@@ -338,15 +345,15 @@ def tell_numbers(itr: EpochBatchIterator, state: dict[str, Any], done: int, tota
     text += f" ({was} before, {itr.num_shards} now)"
     if now != update:
         text += f"; an update was {update} batches and is {now}: --update-freq"
-    say(itr, text)
+    log_once(itr, text)
 
 
-def say(itr: EpochBatchIterator, text: str) -> None:
+def log_once(itr: EpochBatchIterator, text: str) -> None:
     if itr.shard_id == 0:
         logger.info(text)
 
 
-# --- checkpoints without it ---------------------------------------------------------------------
+# --- checkpoints without a position --------------------------------------------------------------
 
 
 def complete(state: dict[str, Any]) -> None:
@@ -358,8 +365,7 @@ def complete(state: dict[str, Any]) -> None:
     world = cfg["distributed_training"]["distributed_world_size"]
     position["workers"] = max(world // cfg["common"]["model_parallel_size"], 1)
     position["batching"] = batching(cfg["dataset"])
-    choices = cfg["optimization"]["update_freq"]
-    position["update_freq"] = int(choices[min(position["epoch"], len(choices)) - 1])
+    position["update_freq"] = of_epoch(cfg["optimization"]["update_freq"], position["epoch"])
     position["made_for_epoch"] = began(state, position)
     position["seed"] = cfg["common"]["seed"]
     if cfg["dataset"]["update_ordered_indices_seed"]:
@@ -368,11 +374,12 @@ def complete(state: dict[str, Any]) -> None:
 
 def began(state: dict[str, Any], position: dict[str, Any]) -> int:
     """The epoch in which the job that saved was started: fairseq keeps the batches of that one."""
-    epoch, history = position["epoch"], state["optimizer_history"]
+    epoch: int = position["epoch"]
+    history: list[dict[str, int]] = state["optimizer_history"]
     if state["cfg"]["dataset"]["update_epoch_batch_itr"]:
         return epoch
     resumed_at = history[-2]["num_updates"] if len(history) > 1 else 0
-    here = position["iterations_in_epoch"] // position["update_freq"]
+    here: int = position["iterations_in_epoch"] // position["update_freq"]
     full = (history[-1]["num_updates"] - here) // max(epoch - 1, 1)
     return min(1 + resumed_at // full, epoch) if full > 0 else epoch
 
@@ -400,7 +407,7 @@ fairseq_load_state_dict = EpochBatchIterator.load_state_dict
 
 
 def install() -> None:
-    EpochBatchIterator.rest = EpochBatchIterator.asked = EpochBatchIterator.job = None
-    EpochBatchIterator.ordered_batches = ordered_batches
-    EpochBatchIterator.state_dict = state_dict
-    EpochBatchIterator.load_state_dict = load_state_dict
+    EpochBatchIterator.rest = EpochBatchIterator.asked = EpochBatchIterator.origin = None
+    EpochBatchIterator.ordered_batches = order_batches
+    EpochBatchIterator.state_dict = save_position
+    EpochBatchIterator.load_state_dict = load_position

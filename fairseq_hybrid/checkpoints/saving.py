@@ -119,10 +119,11 @@ def save(obj: Any, filename: str, async_write: bool = False) -> None:
     """In place of ``torch_persistent_save``: one attempt, complete or nothing."""
     global written
     if async_write or not file_io.PathManager.supports_rename(filename):
-        return fairseq_save(obj, filename, async_write=async_write)
+        fairseq_save(obj, filename, async_write=async_write)
+        return
     target = os.path.abspath(first or filename)
     with complete_or_nothing(target) as f:
-        torch.save(obj, f)
+        torch.save(obj, f)  # type: ignore[arg-type]  # it only writes
     path = os.path.abspath(filename)
     if path != target:
         write_copy(target, path)
@@ -133,7 +134,7 @@ def copy(src_path: str, dst_path: str, overwrite: bool = False) -> bool:
     """In place of ``PathManager.copy``, which truncates ``dst_path`` before it writes."""
     manager = file_io.PathManager
     if manager.path_requires_pathmanager(src_path) or manager.path_requires_pathmanager(dst_path):
-        return fairseq_copy(src_path, dst_path, overwrite=overwrite)
+        return bool(fairseq_copy(src_path, dst_path, overwrite=overwrite))
     if not just_written(src_path, dst_path):
         write_copy(src_path, dst_path)
     return True
@@ -149,11 +150,12 @@ def just_written(*paths: str) -> bool:
     if written is None or tuple(map(os.path.abspath, paths)) != written[:2]:
         return False
     with contextlib.suppress(OSError):
-        return all(identity(os.stat(p)) == identity(s) for p, s in zip(paths, written[2:]))
+        now = [file_identity(os.stat(path)) for path in paths]
+        return now == [file_identity(stat) for stat in written[2:]]
     return False
 
 
-def identity(status: os.stat_result) -> tuple[int, ...]:
+def file_identity(status: os.stat_result) -> tuple[int, ...]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 

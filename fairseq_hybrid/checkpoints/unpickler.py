@@ -5,7 +5,7 @@ their arguments to the file: numpy's ``dtype`` and ``ndarray``, which fairseq's 
 ones that make the process follow a pointer of the file's choice.  So a name in a file is never
 looked up in Python.  It stands for one of the functions in `BUILDERS`, each of which checks all of
 its arguments and makes one kind of value: a container, a tensor, a number.  Everything a file can
-make, it makes through them; `check_tree` has a last look at the result.
+make, it makes through them; `validate_tree` has a last look at the result.
 
 Memory and time stay in proportion to the file: what can be multiplied by referring to it again is
 counted against `MAX_OBJECTS` and against the length of the pickle.
@@ -60,7 +60,7 @@ class Unpickler:
         self,
         data: bytes,
         position: int = 0,
-        storage: Callable[[tuple], Storage] | None = None,
+        storage: Callable[[tuple[Any, ...]], Storage] | None = None,
         classes: dict[str, type] | None = None,
         trusted: dict[str, Any] | None = None,
     ):
@@ -77,8 +77,8 @@ class Unpickler:
 
     def load(self) -> Any:
         while True:
-            code = self.take(1)
-            step = STEPS.get(code)
+            code = self.read_bytes(1)
+            step = OPCODES.get(code)
             if step is not None:
                 step(self)
             elif code == pickle.STOP:
@@ -88,10 +88,10 @@ class Unpickler:
         require(len(self.stack) == 1 and not self.below, "it ends in the middle")
         result = self.stack.pop()
         known = tuple(c for c in self.trusted.values() if isinstance(c, type))
-        check_tree(result, set(self.classes.values()), known)
+        validate_tree(result, set(self.classes.values()), known)
         return result
 
-    def take(self, count: int) -> bytes:
+    def read_bytes(self, count: int) -> bytes:
         end = self.position + count
         require(end <= len(self.data), "it ends too early")
         piece = self.data[self.position : end]
@@ -101,10 +101,10 @@ class Unpickler:
     def line(self) -> str:
         end = self.data.find(b"\n", self.position, self.position + 1000)
         require(end >= 0, "a name without an end")
-        return self.take(end + 1 - self.position)[:-1].decode("utf-8")
+        return self.read_bytes(end + 1 - self.position)[:-1].decode("utf-8")
 
     def number(self, kind: str) -> Any:
-        return struct.unpack(kind, self.take(struct.calcsize(kind)))[0]
+        return struct.unpack(kind, self.read_bytes(struct.calcsize(kind)))[0]
 
     def spend(self, count: int) -> None:
         """Account for a copy of ``count`` items."""
@@ -124,7 +124,7 @@ class Unpickler:
     # The opcodes that torch's pickles (protocol 2) are made of.
 
     def protocol(self) -> None:
-        require(self.take(1) == b"\2", "a pickle of another protocol")
+        require(self.read_bytes(1) == b"\2", "a pickle of another protocol")
 
     def mark(self) -> None:
         self.objects += 1
@@ -143,18 +143,18 @@ class Unpickler:
         self.memo[place] = value
 
     def text(self) -> None:
-        self.stack.append(str(self.take(self.number("<I")), "utf-8", "surrogatepass"))
+        self.stack.append(str(self.read_bytes(self.number("<I")), "utf-8", "surrogatepass"))
 
     def short_string(self) -> None:
         """A text of Python 2, or bytes of it."""
-        raw = self.take(self.number("B"))
+        raw = self.read_bytes(self.number("B"))
         try:
             self.stack.append(raw.decode("utf-8"))
         except UnicodeDecodeError:
             self.stack.append(raw)
 
     def long(self) -> None:
-        self.stack.append(int.from_bytes(self.take(self.number("B")), "little", signed=True))
+        self.stack.append(int.from_bytes(self.read_bytes(self.number("B")), "little", signed=True))
 
     def tuple_of(self, count: int) -> None:
         require(len(self.stack) >= count, "a tuple of too few")
@@ -259,11 +259,12 @@ class Unpickler:
     def persistent(self) -> None:
         key = self.stack.pop()
         require(type(key) is tuple and len(key) >= 5, "memory without a name")
-        require(key[0] == "storage" and self.storage is not None, "memory of another kind")
+        if key[0] != "storage" or self.storage is None:
+            raise Damaged("memory of another kind")
         self.stack.append(self.storage(key[1:]))
 
 
-STEPS: dict[bytes, Callable[[Unpickler], None]] = {
+OPCODES: dict[bytes, Callable[[Unpickler], None]] = {
     pickle.PROTO: Unpickler.protocol,
     pickle.MARK: Unpickler.mark,
     pickle.NONE: lambda u: u.stack.append(None),
@@ -302,14 +303,15 @@ STEPS: dict[bytes, Callable[[Unpickler], None]] = {
 def set_state(thing: Any, state: Any) -> None:
     """As pickle does, for an object of a class that the user trusts."""
     if hasattr(thing, "__setstate__"):
-        return thing.__setstate__(state)
+        thing.__setstate__(state)
+        return
     plain, slots = state if type(state) is tuple and len(state) == 2 else (state, None)
     vars(thing).update(plain or {})
     for name, value in (slots or {}).items():
         setattr(thing, name, value)
 
 
-def parts(thing: Any, classes: set[type]) -> list[Any] | None:
+def contents_of(thing: Any, classes: set[type]) -> list[Any] | None:
     """What a container contains; None for what is none."""
     if type(thing) in (list, tuple, set):
         return list(thing)
@@ -320,7 +322,7 @@ def parts(thing: Any, classes: set[type]) -> list[Any] | None:
     return list(vars(thing).values()) if type(thing) in classes else None
 
 
-def check_tree(root: Any, classes: set[type], trusted: tuple[type, ...]) -> None:
+def validate_tree(root: Any, classes: set[type], trusted: tuple[type, ...]) -> None:
     """Only known kinds, no cycle, no depth, and no more of it than `MAX_OBJECTS` when copied.
 
     Whoever copies a state visits what is in it twice as often as it is: twenty lists, each of
@@ -331,7 +333,7 @@ def check_tree(root: Any, classes: set[type], trusted: tuple[type, ...]) -> None
 
     def enter(thing: Any) -> int | None:
         """How many objects a leaf or a known container is; None: look into it first."""
-        inside = parts(thing, classes)
+        inside = contents_of(thing, classes)
         if inside is None:
             known = type(thing) in LEAVES or isinstance(thing, (np.generic, np.ndarray, *trusted))
             if not known:

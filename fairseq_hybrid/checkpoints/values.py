@@ -93,23 +93,23 @@ class EmptyArray:
 # What the names of a file stand for.  Each takes the unpickler and the arguments of the file.
 
 
-def ordered_dict(reader: Unpickler, pairs: Any = ()) -> OrderedDict:
+def ordered_dict(reader: Unpickler, pairs: Any = ()) -> OrderedDict[Any, Any]:
     require(type(pairs) in (list, tuple), "a dictionary made of something else than pairs")
     reader.spend(len(pairs))
-    result: OrderedDict = OrderedDict()
+    result: OrderedDict[Any, Any] = OrderedDict()
     for pair in pairs:
         require(type(pair) in (list, tuple) and len(pair) == 2, "a dictionary not made of pairs")
         result[checked_key(pair[0])] = pair[1]
     return result
 
 
-def counter(reader: Unpickler, counts: Any = None) -> Counter:
+def counter(reader: Unpickler, counts: Any = None) -> Counter[Any]:
     require(counts is None or type(counts) is dict, "a counter made of something else")
     reader.spend(len(counts or ()))
     return Counter(counts)
 
 
-def set_of(reader: Unpickler, items: Any = ()) -> set:
+def set_of(reader: Unpickler, items: Any = ()) -> set[Any]:
     require(type(items) in (list, tuple), "a set made of something else than a list")
     reader.spend(len(items))
     return {checked_key(item) for item in items}
@@ -123,7 +123,7 @@ def latin1(reader: Unpickler, text: Any, encoding: Any) -> bytes:
     """How pickles of protocol 2 write bytes."""
     require(type(text) is str and encoding in ("latin1", "latin-1"), "bytes in another encoding")
     reader.spend(len(text))
-    return text.encode("latin1")
+    return bytes(text.encode("latin1"))
 
 
 def size(reader: Unpickler, dimensions: Any) -> torch.Size:
@@ -238,10 +238,10 @@ def checked_attributes(state: Any) -> dict[str, Any]:
     require(type(state) is dict, "attributes of a wrong kind")
     names_fit = all(type(name) is str and not name.startswith("__") for name in state)
     require(names_fit, "attributes of a wrong name")
-    return state
+    return dict(state)
 
 
-BUILDERS: dict[str, Callable] = {
+BUILDERS: dict[str, Callable[..., Any]] = {
     "collections.OrderedDict": ordered_dict,
     "collections.Counter": counter,
     "builtins.set": set_of,

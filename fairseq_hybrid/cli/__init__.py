@@ -11,6 +11,7 @@ import importlib
 import os
 import sys
 from pathlib import Path
+from types import ModuleType
 
 USER_DIR = str(Path(__file__).resolve().parent.parent)
 PREFIX = "fairseq-hybrid-"
@@ -25,17 +26,17 @@ def called() -> str | None:
     return command if command in COMMANDS else None
 
 
-def load(command: str):
-    module = OURS.get(command) or "fairseq_cli." + command.replace("-", "_")
-    return importlib.import_module(module)
+def command_module(command: str) -> ModuleType:
+    name = OURS.get(command) or "fairseq_cli." + command.replace("-", "_")
+    return importlib.import_module(name)
 
 
 if called():
-    load("train" if called() in OURS else called())
+    command_module("train" if called() in OURS else called())
 
 
 def main() -> None:
     """Run the command as if ``--user-dir`` had been given first."""
     if not any(a == "--user-dir" or a.startswith("--user-dir=") for a in sys.argv[1:]):
         sys.argv[1:1] = ["--user-dir", USER_DIR]
-    load(called()).cli_main()
+    command_module(called()).cli_main()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import defaultdict
+from collections.abc import Iterator
 
 COMPUTE, WAIT, SEND = "compute", "wait", "communication"
 
@@ -23,7 +24,7 @@ class Stopwatch:
         self.tracing = False
 
     @contextlib.contextmanager
-    def span(self, category: str, name: str):
+    def span(self, category: str, name: str) -> Iterator[None]:
         begin = time.perf_counter()
         try:
             yield

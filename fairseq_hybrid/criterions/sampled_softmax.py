@@ -97,7 +97,7 @@ def sizes(cfg: Any, vocabulary: int) -> tuple[int, int]:
 
 def check_sample(cfg: Any, dictionary: Dictionary) -> None:
     """Refuse a sample that cannot be drawn from this dictionary."""
-    options.check_of("sampled_softmax", cfg)
+    options.validate_values_of("sampled_softmax", cfg)
     words = len(dictionary) - dictionary.nspecial
     frequent, random = sizes(cfg, len(dictionary))
     if frequent + random > words:

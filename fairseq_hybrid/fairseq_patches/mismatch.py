@@ -24,7 +24,7 @@ last_read: tuple[str, Any] = ("the checkpoint", None)
 """name and model configuration of the file that was read last"""
 
 
-def read(path: str, *args: Any, **kwargs: Any) -> Any:
+def read_and_note(path: str, *args: Any, **kwargs: Any) -> Any:
     """In place of ``load_checkpoint_to_cpu``."""
     global last_read
     state = fairseq_read(path, *args, **kwargs)
@@ -32,7 +32,7 @@ def read(path: str, *args: Any, **kwargs: Any) -> Any:
     return state
 
 
-def load_state_dict(
+def load_or_explain(
     self: BaseFairseqModel,
     state_dict: dict[str, Any],
     strict: bool = True,
@@ -43,26 +43,26 @@ def load_state_dict(
     try:
         return fairseq_load(self, state_dict, strict, model_cfg, args)
     except RuntimeError as error:
-        line = explain(self, state_dict, model_cfg)
+        line = explain_mismatch(self, state_dict, model_cfg)
         if line is None:
             raise
         raise UserError(line) from error
 
 
-def explain(model: BaseFairseqModel, saved: dict[str, Any], cfg: Any = None) -> str | None:
+def explain_mismatch(model: BaseFairseqModel, saved: dict[str, Any], cfg: Any = None) -> str | None:
     """One line on what differs between a model and a saved one; None if nothing does."""
     own = model.state_dict()
     shapes = {k: v.shape for k, v in own.items() if torch.is_tensor(v)}
     theirs = {k: v.shape for k, v in saved.items() if torch.is_tensor(v)}
     differ = {k: (theirs[k], s) for k, s in shapes.items() if k in theirs and theirs[k] != s}
-    apart = sorted(shapes.keys() ^ theirs.keys())
-    if not (differ or apart):
+    unmatched = sorted(shapes.keys() ^ theirs.keys())
+    if not (differ or unmatched):
         return None
     name, trained = last_read
     flags = list(different_flags(type(model), trained, cfg))
     if flags:
         return f"{name} was trained with {', '.join(flags[:SHOWN])}: {WAY_OUT} the same"
-    for size in sizes(model):
+    for size in vocabulary_sizes(model):
         for key, (before, now) in differ.items():
             if now[:1] == (size,) and before[1:] == now[1:]:
                 return (
@@ -73,14 +73,14 @@ def explain(model: BaseFairseqModel, saved: dict[str, Any], cfg: Any = None) -> 
         key, (before, now) = next(iter(differ.items()))
         what = f"{key} of {' x '.join(map(str, before))}, the model {' x '.join(map(str, now))}"
         return f"{name} has {what}: {WAY_OUT} the sizes it was trained with"
-    lacks = "does not have" if apart[0] in shapes else "has"
+    lacks = "does not have" if unmatched[0] in shapes else "has"
     return (
-        f"{name} {lacks} {apart[0]}, unlike this model: {WAY_OUT} the --arch and the options it "
-        "was trained with"
+        f"{name} {lacks} {unmatched[0]}, unlike this model: {WAY_OUT} the --arch and the options "
+        "it was trained with"
     )
 
 
-def sizes(model: BaseFairseqModel) -> Iterator[int]:
+def vocabulary_sizes(model: BaseFairseqModel) -> Iterator[int]:
     """Of the dictionaries."""
     for part in ("encoder", "decoder"):
         dictionary = getattr(getattr(model, part, None), "dictionary", None)
@@ -98,10 +98,8 @@ def different_flags(kind: type, before: Any, now: Any) -> Iterator[str]:
     parser = argparse.ArgumentParser(add_help=False, conflict_handler="resolve")
     kind.add_args(parser)
     for action in parser._actions:
-        flag, (old, new) = (
-            action.option_strings[0],
-            (get(cfg, action.dest) for cfg in (before, now)),
-        )
+        flag = action.option_strings[0]
+        old, new = (getattr(cfg, action.dest, None) for cfg in (before, now))
         if old == new or isinstance(old, float) or isinstance(new, float):
             continue  # dropout and the like
         if isinstance(new, bool):
@@ -110,14 +108,10 @@ def different_flags(kind: type, before: Any, now: Any) -> Iterator[str]:
             yield f"{flag} {old} (not {new})"
 
 
-def get(cfg: Any, name: str) -> Any:
-    return getattr(cfg, name, None)
-
-
 fairseq_read = checkpoint_utils.load_checkpoint_to_cpu
 fairseq_load = BaseFairseqModel.load_state_dict
 
 
 def install() -> None:
-    checkpoint_utils.load_checkpoint_to_cpu = read
-    BaseFairseqModel.load_state_dict = load_state_dict
+    checkpoint_utils.load_checkpoint_to_cpu = read_and_note
+    BaseFairseqModel.load_state_dict = load_or_explain

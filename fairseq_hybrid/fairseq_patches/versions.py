@@ -17,14 +17,14 @@ OLDEST_TORCH = (2, 6)
 logger = logging.getLogger(__name__)
 
 
-def numbers(version: str) -> tuple[int, ...]:
+def version_numbers(version: str) -> tuple[int, ...]:
     """``"2.13.0+cpu"`` as ``(2, 13, 0)``."""
     return tuple(int(n) for n in re.findall(r"\d+", version.split("+")[0])[:3])
 
 
 def complaint(name: str, found: str, tested: tuple[str, ...]) -> str | None:
     """The line to show if ``found`` is not one of the ``tested`` series, else None."""
-    if any(numbers(found)[: len(numbers(t))] == numbers(t) for t in tested):
+    if any(version_numbers(found)[: len(version_numbers(t))] == version_numbers(t) for t in tested):
         return None
     return (
         f"{name} {found} is outside what fairseq_hybrid was tested with ({', '.join(tested)}): "
@@ -34,7 +34,7 @@ def complaint(name: str, found: str, tested: tuple[str, ...]) -> str | None:
 
 def install() -> None:
     """Refuse a torch that lacks what we build on; warn about versions that were not tested."""
-    if numbers(torch.__version__)[:2] < OLDEST_TORCH:
+    if version_numbers(torch.__version__)[:2] < OLDEST_TORCH:
         raise UserError(
             f"torch {torch.__version__} is too old for fairseq_hybrid: "
             f"install torch {'.'.join(map(str, OLDEST_TORCH))} or newer"

@@ -3,7 +3,7 @@
 Such a worker keeps its connections open, so the others wait in a collective.  A thread of each
 worker counts up in the store and looks at the count of the next worker.  A thread beats while its
 worker waits for others, so the one that is silent is the one to name; a long save or validation
-beats too.  Only time in which the looking worker itself ran counts: a machine that was suspended
+beats too.  Only time in which the watching worker itself ran counts: a machine that was suspended
 as a whole goes on.
 """
 
@@ -16,11 +16,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-MOST = 5.0  # seconds between two beats, at most
-ENDING = 15.0  # of the limit, seconds for a last look and for all to end
+MAX_INTERVAL = 5.0  # seconds between two beats, at most
+SHUTDOWN_SECONDS = 15.0  # of the limit, left for noticing and for all to end
 
 
-class Ring(threading.Thread):
+class Heartbeat(threading.Thread):
     """Beats for this worker and watches the next; ``lost(line)`` must end the process.
 
     ``store``: a connection of its own.  ``hosted``: whether worker 0 keeps the store; if that is
@@ -38,10 +38,10 @@ class Ring(threading.Thread):
     ):
         super().__init__(name="heartbeat", daemon=True)
         self.store, self.rank, self.peer = store, rank, (rank + 1) % world
-        self.every = min(MOST, limit / 10)
-        self.silent_at_most = max(limit / 2, limit - ENDING)
+        self.every = min(MAX_INTERVAL, limit / 10)
+        self.silent_at_most = max(limit / 2, limit - SHUTDOWN_SECONDS)
         self.limit, self.lost, self.hosted = limit, lost, hosted
-        self.turns = 0
+        self.beats = 0
         self.done = threading.Event()
 
     def start(self) -> None:
@@ -54,11 +54,11 @@ class Ring(threading.Thread):
         name, last, silent, before = f"worker {self.peer}", b"", 0.0, time.monotonic()
         try:
             while not self.done.is_set():
-                self.turns += 1
-                self.store.set(f"beat/{self.rank}", f"{self.turns}|{me}")
+                self.beats += 1
+                self.store.set(f"beat/{self.rank}", f"{self.beats}|{me}")
                 if self.store.check(["lost"]):
                     return self.lost(self.store.get("lost").decode())
-                beat = self.look()
+                beat = self.peer_beat()
                 now = time.monotonic()
                 passed, before = min(now - before, 2 * self.every), now
                 silent = silent + passed if beat == last else 0.0
@@ -71,7 +71,8 @@ class Ring(threading.Thread):
         except RuntimeError:
             return  # the store is gone, and with it the worker or the launcher that kept it
 
-    def look(self) -> bytes:
+    def peer_beat(self) -> bytes:
+        """What the next worker has stored last."""
         key = f"beat/{self.peer}"
         return self.store.get(key) if self.store.check([key]) else b""
 
@@ -79,8 +80,8 @@ class Ring(threading.Thread):
         """The store's host may be the worker that is silent."""
         last, silent = 0, 0.0
         while not self.done.wait(self.every) and self.is_alive():
-            silent = silent + self.every if self.turns == last else 0.0
-            last = self.turns
+            silent = silent + self.every if self.beats == last else 0.0
+            last = self.beats
             if silent >= self.silent_at_most:
                 return self.lost(self.line("worker 0, which keeps the store,"))
 

@@ -15,26 +15,26 @@ import logging
 import os
 import socket
 from collections.abc import Iterator
-from typing import Any
 
+from fairseq_hybrid.config import CheckpointConfig
 from fairseq_hybrid.errors import UserError
 
 logger = logging.getLogger(__name__)
 
-NAME = "training.lock"
+LOCK_FILE = "training.lock"
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 
 @contextlib.contextmanager
-def held(checkpoint: Any) -> Iterator[None]:
-    """Hold the folder of ``checkpoint`` (fairseq's options); refuse it if another training does."""
+def held(checkpoint: CheckpointConfig) -> Iterator[None]:
+    """Hold the lock of ``--save-dir``; refuse a folder in which another training holds it."""
     folder = checkpoint.save_dir
     if checkpoint.no_save or "://" in folder:
         yield
         return
     os.makedirs(folder, exist_ok=True)
-    path = os.path.join(folder, NAME)
-    handle = take(path)
+    path = os.path.join(folder, LOCK_FILE)
+    handle = acquire(path)
     try:
         yield
     finally:
@@ -44,7 +44,7 @@ def held(checkpoint: Any) -> Iterator[None]:
             os.close(handle)
 
 
-def take(path: str) -> int | None:
+def acquire(path: str) -> int | None:
     """The open file that holds the lock; None where the file system has no locks."""
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)

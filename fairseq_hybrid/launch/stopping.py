@@ -5,7 +5,7 @@ each signal into a pipe (``set_wakeup_fd``) and a thread reads it: without ``--s
 process leaves at once.  With it all workers first agree on the same last update, without a message
 in the hot loop.  The thread of a worker that was asked says so in the store; each worker's thread
 stops its own main thread from entering another update and publishes the number of the one it is
-in; the largest of them is the last one, and nobody can have passed it.
+in; the largest of them is the last update, which no worker can have passed.
 """
 
 from __future__ import annotations
@@ -18,19 +18,21 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import FunctionType
 from typing import Any, NamedTuple
 
 from fairseq import checkpoint_utils
 
 from fairseq_hybrid import checkpoints
+from fairseq_hybrid.config import CheckpointConfig, Config
 from fairseq_hybrid.errors import program
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-AGREE = 30.0  # seconds for all workers to publish where they are
-LOOK = 1.0  # seconds between two looks into the store
-SOON = 0.05  # the same while the workers agree
-QUICKLY_READ = 1 << 28  # bytes of a checkpoint that can be opened while leaving
-TWICE = 1.0  # seconds in which a launcher and a terminal may both pass on one request
+AGREE_SECONDS = 30.0  # for all workers to publish the update they are in
+POLL_SECONDS = 1.0  # between two looks into the store
+POLL_SECONDS_AGREEING = 0.05  # the same while the workers agree
+REPEAT_SECONDS = 1.0  # in which a launcher and a terminal may both pass on one request
+MAX_READ_BYTES = 1 << 28  # of a checkpoint that can be opened while leaving
 
 
 class Stopped(SystemExit):
@@ -41,8 +43,8 @@ class Stopped(SystemExit):
         self.signum = signum
 
 
-def stop_line(signum: int, checkpoint: Any | None) -> str:
-    """What a user wants to know then; ``checkpoint``: fairseq's options, None if not training."""
+def stop_line(signum: int, checkpoint: CheckpointConfig | None) -> str:
+    """What was saved, and what the same command does next; ``checkpoint``: None if not training."""
     line = f"stopped by {signal.Signals(signum).name}"
     if checkpoint is None:
         return line
@@ -53,19 +55,19 @@ def stop_line(signum: int, checkpoint: Any | None) -> str:
         return f"{line}: nothing was saved yet, the same command begins anew"
     update = ""
     with contextlib.suppress(Exception):  # no reason not to leave
-        if os.path.getsize(path) <= QUICKLY_READ:
+        if os.path.getsize(path) <= MAX_READ_BYTES:
             history = checkpoints.load(path)["optimizer_history"]
             update = f" of update {history[-1]['num_updates']}"
     return f"{line}: the checkpoint{update} is saved in {path}, the same command goes on from it"
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     """Print on stderr without the locks that another thread may hold."""
     os.write(2, f"{program()}: {line}\n".encode())
 
 
-class Notes(NamedTuple):
-    """A pipe: a byte for each signal."""
+class SignalPipe(NamedTuple):
+    """A byte for each signal."""
 
     reader: int
     writer: int
@@ -76,12 +78,12 @@ class Notes(NamedTuple):
         return []
 
 
-def note(*_: Any) -> None:
+def ignore(*_: Any) -> None:
     """The handler; the byte in the pipe is all that is wanted."""
 
 
 @contextlib.contextmanager
-def noted_signals() -> Iterator[Notes]:
+def signals_in_pipe() -> Iterator[SignalPipe]:
     """Signals only make the pipe readable; those that were ignored before (a shell's background
     job) stay so."""
     reader, writer = os.pipe()
@@ -90,9 +92,9 @@ def noted_signals() -> Iterator[Notes]:
     before = {s: signal.getsignal(s) for s in SIGNALS if signal.getsignal(s) != signal.SIG_IGN}
     wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     for signum in before:
-        signal.signal(signum, note)
+        signal.signal(signum, ignore)
     try:
-        yield Notes(reader, writer)
+        yield SignalPipe(reader, writer)
     finally:
         for signum, handler in before.items():
             signal.signal(signum, handler)
@@ -103,27 +105,26 @@ def noted_signals() -> Iterator[Notes]:
 
 def forget_signals() -> None:
     """In a forked child, a data loader: signals to it are not its parent's, and end it as usual."""
-    if signal.getsignal(signal.SIGTERM) is note or signal.getsignal(signal.SIGINT) is note:
-        signal.set_wakeup_fd(-1)
-        for signum in SIGNALS:
-            if signal.getsignal(signum) is note:
-                signal.signal(signum, signal.SIG_DFL)
+    for signum in SIGNALS:
+        if signal.getsignal(signum) is ignore:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signum, signal.SIG_DFL)
 
 
 os.register_at_fork(after_in_child=forget_signals)
 
 
 class LastUpdate:
-    """Which update is the last one; nobody's main thread waits unless somebody has asked."""
+    """The last update of training; main threads wait only between ``hold`` and ``decide``."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
         self.entered = 0  # the update that this worker is in, or was in last
         self.holding = False
-        self.number: int | None = None
+        self.number: int | None = None  # of the last update, once decided
 
     def enter(self, update: int) -> bool:
-        """Called by the main thread before each update; False: it must not begin."""
+        """Called by the main thread before each update; False: training ends here."""
         with self.changed:
             self.changed.wait_for(lambda: not self.holding or self.number is not None)
             if self.number is not None and update > self.number:
@@ -149,15 +150,15 @@ class Watcher(threading.Thread):
     ``leave(signum)`` must end the process.  Signals end it at once until ``save_first``.
     """
 
-    def __init__(self, notes: Notes, leave: Callable[[int], None]):
+    def __init__(self, pipe: SignalPipe, leave: Callable[[int], None]):
         super().__init__(name="signals", daemon=True)
-        self.notes, self.leave = notes, leave
+        self.pipe, self.leave = pipe, leave
         self.store: Any = None
         self.rank, self.world = 0, 1
         self.saves = False
         self.last = LastUpdate()
         self.asked: int | None = None  # by which signal
-        self.since = 0.0
+        self.asked_at = 0.0
         self.stopped = False  # the last update is saved
         self.done = threading.Event()
 
@@ -169,15 +170,16 @@ class Watcher(threading.Thread):
     def run(self) -> None:
         while not self.done.is_set():
             deciding = self.asked is not None and self.last.number is None
-            select.select([self.notes.reader], [], [], SOON if deciding else LOOK)
-            for signum in self.notes.read():
+            patience = POLL_SECONDS_AGREEING if deciding else POLL_SECONDS
+            select.select([self.pipe.reader], [], [], patience)
+            for signum in self.pipe.read():
                 self.on_signal(signum)
             if self.saves and not self.done.is_set():
-                self.look()
+                self.poll_store()
 
     def finish(self) -> None:
         self.done.set()
-        os.write(self.notes.writer, b"\0")
+        os.write(self.pipe.writer, b"\0")
         self.join()
 
     def on_signal(self, signum: int) -> None:
@@ -185,37 +187,38 @@ class Watcher(threading.Thread):
             self.leave(signum)
         elif self.asked is None:
             self.ask(signum)
-        elif self.store is None or time.monotonic() > self.since + TWICE:
+        elif self.store is None or time.monotonic() > self.asked_at + REPEAT_SECONDS:
             self.leave(signum)
 
     def ask(self, signum: int) -> None:
         """Begin to agree on the last update."""
-        self.asked, self.since = signum, time.monotonic()
+        self.asked, self.asked_at = signum, time.monotonic()
         mine = self.last.hold()
         if self.store is None:
-            return self.settle([mine])
+            return self.decide([mine], signum)
         self.store.set(f"in update/{self.rank}", str(mine))
         self.store.set("asked to stop", str(int(signum)))
 
-    def look(self) -> None:
-        """See whether somebody was asked, and where everybody is."""
+    def poll_store(self) -> None:
+        """See whether a worker was asked to stop, and which update each is in."""
         if self.store is None or self.last.number is not None:
             return
         if self.asked is None:
             if self.store.check(["asked to stop"]):
                 self.ask(int(self.store.get("asked to stop")))
             return
-        places = [f"in update/{rank}" for rank in range(self.world)]
-        if self.store.check(places):
-            self.settle([int(place) for place in self.store.multi_get(places)])
-        elif time.monotonic() > self.since + AGREE:
-            say(f"the workers could not agree on a last update in {AGREE:.0f} s")
+        keys = [f"in update/{rank}" for rank in range(self.world)]
+        if self.store.check(keys):
+            self.decide([int(number) for number in self.store.multi_get(keys)], self.asked)
+        elif time.monotonic() > self.asked_at + AGREE_SECONDS:
+            print_line(f"the workers could not agree on a last update in {AGREE_SECONDS:.0f} s")
             self.leave(self.asked)
 
-    def settle(self, places: list[int]) -> None:
-        if max(places) == 0:  # no update has begun: nothing to finish
-            self.leave(self.asked)
-        self.last.decide(max(places))
+    def decide(self, updates: list[int], signum: int) -> None:
+        """The last update is the latest that a worker is in."""
+        if max(updates) == 0:  # none has begun: nothing to finish
+            self.leave(signum)
+        self.last.decide(max(updates))
 
 
 def end_children() -> None:
@@ -225,7 +228,7 @@ def end_children() -> None:
             child.kill()
 
 
-def stop_after_last_update(main: Callable, watcher: Watcher) -> None:
+def stop_after_last_update(main: FunctionType, watcher: Watcher) -> None:
     """Let fairseq's training ask before each update, and save after the last one.
 
     ``main`` looks its helpers up by name when it runs.  Which update is the last one may become
@@ -234,12 +237,14 @@ def stop_after_last_update(main: Callable, watcher: Watcher) -> None:
     names = main.__globals__
     train, validate_and_save = names["train"], names["validate_and_save"]
 
-    def begin(cfg: Any, trainer: Any, task: Any, epoch_itr: Any) -> Any:
+    def begin(cfg: Config, trainer: Any, task: Any, epoch_itr: Any) -> Any:
         if not watcher.last.entered:
             watcher.last.enter(trainer.get_num_updates() + 1)
         return train(cfg, trainer, task, epoch_itr)
 
-    def after_update(cfg, trainer, task, epoch_itr, valid_subsets, end_of_epoch):
+    def after_update(
+        cfg: Any, trainer: Any, task: Any, epoch_itr: Any, valid_subsets: Any, end_of_epoch: bool
+    ) -> tuple[Any, bool]:
         update = trainer.get_num_updates()
         losses, should_stop = validate_and_save(
             cfg, trainer, task, epoch_itr, valid_subsets, end_of_epoch
@@ -254,7 +259,7 @@ def stop_after_last_update(main: Callable, watcher: Watcher) -> None:
     names.update(train=begin, validate_and_save=after_update)
 
 
-def is_saved(cfg: Any, epoch: int, update: int, end_of_epoch: bool) -> bool:
+def is_saved(cfg: Config, epoch: int, update: int, end_of_epoch: bool) -> bool:
     """Whether fairseq has saved after this update, as every worker can tell."""
     every = cfg.checkpoint.save_interval_updates
     due = every > 0 and update % every == 0 and update >= cfg.dataset.validate_after_updates

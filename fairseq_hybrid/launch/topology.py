@@ -1,21 +1,19 @@
-"""What this command has to do with workers, decided and checked before any process exists.
+"""How this command takes part in a job, decided before any process exists.
 
 fairseq counts CUDA devices to decide how many workers to start.  Here the decision is plain data
-(``Plan``), made from the options, torchrun's or Slurm's variables and the devices there are.
+(``Topology``), made from the options, torchrun's or Slurm's variables and the devices there are.
 """
 
 from __future__ import annotations
 
-import glob
 import os
 import subprocess
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from fairseq.distributed import utils as distributed_utils
 
-from fairseq_hybrid import checkpoints, config
+from fairseq_hybrid.config import Config, DistributedConfig
 from fairseq_hybrid.errors import UserError
 
 LOOPBACK = "127.0.0.1"
@@ -24,8 +22,8 @@ TORCHRUN = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK")
 
 
 @dataclass(frozen=True)
-class Plan:
-    """How this command takes part in a job."""
+class Topology:
+    """Which workers of a job this command starts, and whether it keeps their store."""
 
     workers: int  # processes to start here; 0: this process is the only worker or one of several
     first_rank: int = 0
@@ -33,12 +31,12 @@ class Plan:
     hosts_store: bool = False  # every worker is started here: the parent keeps the store
 
 
-def on_cpu(cfg: Any) -> bool:
+def on_cpu(cfg: Config) -> bool:
     return cfg.common.cpu or not torch.cuda.is_available()
 
 
-def plan(cfg: Any, training: bool) -> Plan:
-    """Decide who starts what, writing what fairseq expects into ``cfg.distributed_training``."""
+def topology_of(cfg: Config, training: bool) -> Topology:
+    """Decide who starts what; writes what fairseq expects into ``cfg.distributed_training``."""
     dt = cfg.distributed_training
     if dt.distributed_world_size < 1:
         raise UserError(
@@ -46,29 +44,28 @@ def plan(cfg: Any, training: bool) -> Plan:
             "give 1 or more"
         )
     if cfg.common.tpu:
-        return Plan(workers=0)
+        return Topology(workers=0)
     if on_cpu(cfg) and dt.distributed_backend == "nccl":
         dt.distributed_backend = "gloo"
     if dt.distributed_init_method is None and training and all(k in os.environ for k in TORCHRUN):
-        return plan_torchrun(cfg)
-    if not on_cpu(cfg):
-        return plan_gpus(dt)
-    return plan_cpus(dt)
+        return join_torchrun(cfg)
+    return topology_of_cpus(dt) if on_cpu(cfg) else topology_of_gpus(dt)
 
 
-def plan_torchrun(cfg: Any) -> Plan:
+def join_torchrun(cfg: Config) -> Topology:
+    """Be the worker that torchrun's variables say."""
     dt = cfg.distributed_training
     dt.distributed_world_size = int(os.environ["WORLD_SIZE"])
     if dt.distributed_world_size == 1:
-        return Plan(workers=0)
+        return Topology(workers=0)
     dt.distributed_init_method = "env://"
     dt.distributed_rank = int(os.environ["RANK"])
     dt.device_id = int(os.environ.get("LOCAL_RANK", 0))
     dt.distributed_no_spawn = True
-    return Plan(workers=0, distributed=True)
+    return Topology(workers=0, distributed=True)
 
 
-def plan_gpus(dt: Any) -> Plan:
+def topology_of_gpus(dt: DistributedConfig) -> Topology:
     """fairseq knows how to count GPUs and to read Slurm; only the start is ours."""
     devices = torch.cuda.device_count()
     alone = dt.distributed_init_method is None and "SLURM_JOB_NODELIST" not in os.environ
@@ -81,17 +78,22 @@ def plan_gpus(dt: Any) -> Plan:
     if dt.distributed_init_method is None:
         distributed_utils.infer_init_method(dt)  # picks a port at random if none is wanted
     if dt.distributed_init_method is None:
-        return Plan(workers=0)
+        return Topology(workers=0)
     if dt.distributed_no_spawn:
-        return Plan(workers=0, distributed=True)
-    workers = min(devices, dt.distributed_world_size)
+        return Topology(workers=0, distributed=True)
     host, port = address(dt.distributed_init_method)
-    hosts_store = workers == dt.distributed_world_size and host in LOCAL_HOSTS
-    if hosts_store:
-        dt.distributed_port = wanted if alone else port
-    return Plan(
-        workers=workers, first_rank=dt.distributed_rank, distributed=True, hosts_store=hosts_store
-    )
+    workers = min(devices, dt.distributed_world_size)
+    return started_here(dt, workers, host, wanted if alone else port)
+
+
+def started_here(
+    dt: DistributedConfig, workers: int, host: str | None, port: int | None
+) -> Topology:
+    """So many workers; the store is kept here too if these are all, and it is to be local."""
+    hosts_store = workers == dt.distributed_world_size and host in (None, *LOCAL_HOSTS)
+    if hosts_store and port is not None:
+        dt.distributed_port = port
+    return Topology(workers, dt.distributed_rank, distributed=True, hosts_store=hosts_store)
 
 
 def slurm_tasks() -> int:
@@ -101,7 +103,7 @@ def slurm_tasks() -> int:
     return int(os.environ.get("SLURM_STEP_NUM_TASKS") or os.environ.get("SLURM_NTASKS") or 1)
 
 
-def join_slurm(dt: Any, tasks: int) -> None:
+def join_slurm(dt: DistributedConfig, tasks: int) -> None:
     """A worker per task, or equally many. (fairseq makes it one per GPU on nodes with one task.)"""
     world = dt.distributed_world_size
     workers, left = divmod(world, tasks)
@@ -137,13 +139,13 @@ def first_host() -> str:
     return names.split()[0]
 
 
-def plan_cpus(dt: Any) -> Plan:
+def topology_of_cpus(dt: DistributedConfig) -> Topology:
     world = dt.distributed_world_size
     tasks = slurm_tasks()
     if dt.distributed_init_method is None and world > 1 and tasks > 1:
         join_slurm(dt, tasks)
     if dt.distributed_init_method is None and world == 1:
-        return Plan(workers=0)
+        return Topology(workers=0)
     if not 0 <= dt.distributed_rank < world:
         raise UserError(
             f"--distributed-rank {dt.distributed_rank} does not fit --distributed-world-size "
@@ -156,21 +158,15 @@ def plan_cpus(dt: Any) -> Plan:
                 "--distributed-init-method tcp://HOST:PORT (and --distributed-rank), so that the "
                 "workers can find each other"
             )
-        return Plan(workers=0, distributed=True)
+        return Topology(workers=0, distributed=True)
     # the default of --distributed-num-procs on a machine without GPUs is 1: all that are left
     left = world - dt.distributed_rank
     workers = min(dt.distributed_num_procs, left) if dt.distributed_num_procs > 1 else left
-    host, port = address(dt.distributed_init_method)
-    hosts_store = workers == world and host in (None, *LOCAL_HOSTS)
-    if hosts_store and port is not None:
-        dt.distributed_port = port
-    return Plan(
-        workers=workers, first_rank=dt.distributed_rank, distributed=True, hosts_store=hosts_store
-    )
+    return started_here(dt, workers, *address(dt.distributed_init_method))
 
 
 def address(init_method: str | None) -> tuple[str | None, int | None]:
-    """Host and port of ``tcp://host:port``."""
+    """Host and port of ``tcp://host:port``; the scheme and None for any other."""
     if init_method is None:
         return None, None
     scheme, _, rest = init_method.partition("://")
@@ -182,48 +178,6 @@ def address(init_method: str | None) -> tuple[str | None, int | None]:
             f"--distributed-init-method {init_method} is not of the form tcp://HOST:PORT"
         )
     return host, int(port)
-
-
-def settle(cfg: Any, training: bool) -> None:
-    """Choose what is left to choose; refuse what can be seen to be wrong before anything starts."""
-    check_data(cfg.task)
-    if training:
-        check_timeouts(cfg.distributed_training)
-        check_restore(cfg.checkpoint)
-        config.settle(cfg)
-
-
-def check_timeouts(dt: Any) -> None:
-    if dt.heartbeat_timeout > 0:
-        raise UserError(
-            f"--heartbeat-timeout {dt.heartbeat_timeout} can't end a worker that waits for another "
-            f"one: use --worker-timeout {max(5, dt.heartbeat_timeout)}"
-        )
-
-
-def check_data(task: Any) -> None:
-    """The folders named on the command line are there and hold what preprocessing makes."""
-    paths = str(getattr(task, "data", None) or "").split(os.pathsep)
-    for path in [p for p in paths if p and "://" not in p]:
-        how = f"make it with fairseq-preprocess --destdir {path}"
-        if not os.path.isdir(path):
-            raise UserError(f"data folder {path} does not exist: {how}")
-        dictionaries = glob.glob(glob.escape(path) + "/dict*.txt")
-        if (
-            getattr(task, "_name", None) in ("translation", "language_modeling")
-            and not dictionaries
-        ):
-            raise UserError(f"data folder {path} holds no dictionary (dict.*.txt): {how}")
-
-
-def check_restore(checkpoint: Any) -> None:
-    path = checkpoint.restore_file
-    if path == "checkpoint_last.pt":
-        path = os.path.join(checkpoint.save_dir, path)
-    elif "://" not in path and not os.path.exists(path) and not checkpoint.checkpoint_suffix:
-        raise UserError(f"--restore-file {path} does not exist: correct the path, or leave it out")
-    if os.path.isfile(path) and not checkpoints.looks_complete(path):
-        raise UserError(checkpoints.unreadable(path))
 
 
 def port_taken(port: int | None) -> str:

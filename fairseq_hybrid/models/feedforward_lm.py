@@ -20,69 +20,21 @@ C the n - 1 embeddings of a context, d output embedding, V vocabulary.
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
-from fairseq.models import (
-    FairseqIncrementalDecoder,
-    FairseqLanguageModel,
-    register_model,
-    register_model_architecture,
-)
+from fairseq.models import register_model, register_model_architecture
 from torch import Tensor, nn
 
 from fairseq_hybrid.models import feedforward_lm_options as options
-from fairseq_hybrid.models.allocator import keep_large_buffers
 from fairseq_hybrid.models.dropout import Dropout
-
-MAX_POSITIONS = 100_000
-
-
-@register_model("feedforward_lm")
-class FeedforwardLanguageModel(FairseqLanguageModel):
-    """n-gram language model."""
-
-    add_args = staticmethod(options.add_args)
-
-    def __init__(self, decoder: FeedforwardLanguageDecoder):
-        super().__init__(decoder)
-        self.num_updates = 0
-
-    @classmethod
-    def build_model(cls, args, task):
-        options.set_defaults(args)
-        options.check(args, task.source_dictionary, task.target_dictionary)
-        keep_large_buffers()
-        return cls(FeedforwardLanguageDecoder(args, task.source_dictionary, task.target_dictionary))
-
-    def set_num_updates(self, num_updates: int) -> None:
-        super().set_num_updates(num_updates)
-        self.num_updates = num_updates
-
-    def softmax_parameters(self) -> tuple[Tensor, Tensor]:
-        """(weight_Vd, bias_V1): `features_BTd @ weight_Vd.T + bias_V1.T` are the logits."""
-        return self.decoder.output_weight, self.decoder.output_bias
-
-    def use_row_gradients(self) -> None:
-        """From now on the input embedding's gradient holds the batch's rows only (torch.sparse)."""
-        self.decoder.embed_tokens.sparse = True
-
-    def rows_read(
-        self, src_tokens: Tensor, fresh: Tensor | None = None, **_
-    ) -> dict[nn.Parameter, Tensor]:
-        """Which rows of the input embedding a batch looks up."""
-        return {self.decoder.embed_tokens.weight: self.decoder.words_read(src_tokens, fresh)}
+from fairseq_hybrid.models.language_model import LanguageDecoder, LanguageModel
 
 
-class FeedforwardLanguageDecoder(FairseqIncrementalDecoder):
+class FeedforwardLanguageDecoder(LanguageDecoder):
+    """A window over the embeddings, then hidden layers."""
+
     def __init__(self, args, source_dictionary, target_dictionary):
-        super().__init__(target_dictionary)
-        self.max_target_positions = getattr(args, "max_target_positions", None) or MAX_POSITIONS
+        super().__init__(args, source_dictionary, target_dictionary)
         self.context = args.ngram - 1
         self.eos, self.pad = source_dictionary.eos(), source_dictionary.pad()
-        self.embed_tokens = nn.Embedding(
-            len(source_dictionary), args.decoder_embed_dim, padding_idx=self.pad
-        )
-        nn.init.uniform_(self.embed_tokens.weight, -0.1, 0.1)
-        nn.init.zeros_(self.embed_tokens.weight[self.pad])
         self.activation = {"sigmoid": torch.sigmoid, "relu": torch.relu}[args.activation]
         sizes = options.layer_sizes(args)
         self.layers = nn.ModuleList(nn.Linear(*pair) for pair in zip(sizes, sizes[1:]))
@@ -90,21 +42,8 @@ class FeedforwardLanguageDecoder(FairseqIncrementalDecoder):
             nn.init.xavier_uniform_(layer.weight, nn.init.calculate_gain(args.activation))
             nn.init.zeros_(layer.bias)
         self.dropout = Dropout(args.dropout, module_name=type(self).__name__)
-        if args.share_decoder_input_output_embed:
-            self.output_weight = self.embed_tokens.weight
-        else:
-            shape = len(target_dictionary), args.decoder_out_embed_dim
-            self.output_weight = nn.Parameter(nn.init.uniform_(torch.empty(shape), -0.1, 0.1))
-        # A column, so that its gradient can be sparse by rows like the weight's.
-        self.output_bias = nn.Parameter(torch.zeros(len(target_dictionary), 1))
+        self.add_softmax(args, torch.zeros(len(target_dictionary)))
         self._carried: dict[bool, Tensor] = {}  # the last words of a batch, by self.training
-
-    def forward(self, prev_output_tokens, features_only=False, **kwargs):
-        """Scores of all next words, logits_BTV, or with `features_only` what they come from."""
-        features_BTd, extra = self.extract_features(prev_output_tokens, **kwargs)
-        if features_only:
-            return features_BTd, extra
-        return self.output_layer(features_BTd), extra
 
     def extract_features(
         self,
@@ -144,11 +83,19 @@ class FeedforwardLanguageDecoder(FairseqIncrementalDecoder):
             x_BTC = self.dropout(self.activation(layer(x_BTC)))
         return x_BTC
 
-    def output_layer(self, features_BTd: Tensor) -> Tensor:
-        return F.linear(features_BTd, self.output_weight, self.output_bias.squeeze(1))
 
-    def max_positions(self):
-        return self.max_target_positions
+@register_model("feedforward_lm")
+class FeedforwardLanguageModel(LanguageModel):
+    """n-gram language model."""
+
+    add_args = staticmethod(options.add_args)
+    options = options
+    decoder_class = FeedforwardLanguageDecoder
+
+    def rows_read(
+        self, src_tokens: Tensor, fresh: Tensor | None = None, **_
+    ) -> dict[nn.Parameter, Tensor]:
+        return {self.decoder.embed_tokens.weight: self.decoder.words_read(src_tokens, fresh)}
 
 
 @register_model_architecture("feedforward_lm", "feedforward_lm")

@@ -22,115 +22,43 @@ d output embedding, V vocabulary.
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
-from fairseq.models import (
-    FairseqIncrementalDecoder,
-    FairseqLanguageModel,
-    register_model,
-    register_model_architecture,
-)
+from fairseq.models import register_model, register_model_architecture
 from fairseq.modules import AdaptiveSoftmax
 from torch import Tensor, nn
 
 from fairseq_hybrid.models import hybrid_lstm_lm_options as options
-from fairseq_hybrid.models.allocator import keep_large_buffers
+from fairseq_hybrid.models.language_model import LanguageDecoder, LanguageModel
 from fairseq_hybrid.models.locked_lstm import LockedDropout, LockedLSTM, State, WordDropout
 
-MAX_POSITIONS = 100_000
 SPECIAL_SHARE = 0.01
 """of a text that ends of sentences, and unknown words, are taken to be before training"""
 
 
-@register_model("hybrid_lstm_lm")
-class HybridLSTMLanguageModel(FairseqLanguageModel):
-    """LSTM language model."""
+class HybridLSTMLanguageDecoder(LanguageDecoder):
+    """LSTM layers and, with `--adaptive-softmax-cutoff`, an adaptive softmax."""
 
-    add_args = staticmethod(options.add_args)
-
-    def __init__(self, decoder: HybridLSTMLanguageDecoder):
-        super().__init__(decoder)
-        self.num_updates = 0
-
-    @classmethod
-    def build_model(cls, args, task):
-        options.set_defaults(args)
-        options.check(args, task.source_dictionary, task.target_dictionary)
-        keep_large_buffers()
-        return cls(HybridLSTMLanguageDecoder(args, task.source_dictionary, task.target_dictionary))
-
-    def set_num_updates(self, num_updates: int) -> None:
-        super().set_num_updates(num_updates)
-        self.num_updates = num_updates
-
-    def softmax_parameters(self) -> tuple[Tensor, Tensor]:
-        """(weight_Vd, bias_V1): `features_BTd @ weight_Vd.T + bias_V1.T` are the logits."""
-        if self.decoder.adaptive_softmax is not None:
-            raise ValueError(
-                "--adaptive-softmax-cutoff leaves no softmax over all words to take a sample of: "
-                "leave it out or use --criterion adaptive_loss"
-            )
-        return self.decoder.output_weight, self.decoder.output_bias
-
-    def use_row_gradients(self) -> None:
-        """From now on the input embedding's gradient holds the batch's rows only (torch.sparse)."""
-        self.decoder.embed_tokens.sparse = True
-
-    def rows_read(self, src_tokens: Tensor, **_) -> dict[nn.Parameter, Tensor]:
-        """Which rows of the input embedding a batch looks up."""
-        return {self.decoder.embed_tokens.weight: src_tokens}
-
-
-class HybridLSTMLanguageDecoder(FairseqIncrementalDecoder):
     def __init__(self, args, source_dictionary, target_dictionary):
-        super().__init__(target_dictionary)
-        self.max_target_positions = getattr(args, "max_target_positions", None) or MAX_POSITIONS
+        super().__init__(args, source_dictionary, target_dictionary)
         name = type(self).__name__
-        embed, width = args.decoder_embed_dim, args.decoder_out_embed_dim
-        self.embed_tokens = nn.Embedding(
-            len(source_dictionary), embed, padding_idx=source_dictionary.pad()
-        )
-        nn.init.uniform_(self.embed_tokens.weight, -0.1, 0.1)
-        nn.init.zeros_(self.embed_tokens.weight[source_dictionary.pad()])
         self.word_dropout = WordDropout(args.word_dropout, module_name=name)
         self.dropout_in = LockedDropout(args.decoder_dropout_in, module_name=name)
-        sizes = [embed, *[args.decoder_hidden_size] * (args.decoder_layers - 1), width]
-        self.layers = nn.ModuleList(
-            LockedLSTM(
-                sizes[i],
-                sizes[i + 1],
-                dropout=(
-                    args.decoder_dropout_hidden
-                    if i < args.decoder_layers - 1
-                    else args.decoder_dropout_out
-                ),
-                weight_dropout=args.weight_dropout,
-            )
-            for i in range(args.decoder_layers)
+        between, width = (
+            [args.decoder_hidden_size] * (args.decoder_layers - 1),
+            args.decoder_out_embed_dim,
         )
-        words = len(target_dictionary)
+        sizes = [args.decoder_embed_dim, *between, width]
+        dropouts = [*[args.decoder_dropout_hidden] * len(between), args.decoder_dropout_out]
+        self.layers = nn.ModuleList(
+            LockedLSTM(below, above, dropout=dropout, weight_dropout=args.weight_dropout)
+            for below, above, dropout in zip(sizes, sizes[1:], dropouts)
+        )
         if args.adaptive_softmax_cutoff:
             # Its features come with their dropout: it needs none of its own.
-            self.adaptive_softmax = AdaptiveSoftmax(words, width, options.cutoffs(args), 0.0)
+            words, limits = len(target_dictionary), options.cutoffs(args)
+            self.adaptive_softmax = AdaptiveSoftmax(words, width, limits, 0.0)
         else:
-            if args.share_decoder_input_output_embed:
-                self.output_weight = self.embed_tokens.weight
-            else:
-                self.output_weight = nn.Parameter(
-                    nn.init.uniform_(self.embed_tokens.weight.new_empty(words, width), -0.1, 0.1)
-                )
-            # A column, so that its gradient can be sparse by rows like the weight's.
-            self.output_bias = nn.Parameter(log_frequencies(target_dictionary).unsqueeze(1))
+            self.add_softmax(args, log_frequencies(target_dictionary))
         self._carried: dict[bool, list[State]] = {}  # by self.training
-
-    def forward(self, prev_output_tokens, features_only=False, **kwargs):
-        """Scores of all next words, logits_BTV, or with `features_only` what they come from.
-
-        With `--adaptive-softmax-cutoff` always the latter: `get_normalized_probs` knows.
-        """
-        features_BTd, extra = self.extract_features(prev_output_tokens, **kwargs)
-        if features_only:
-            return features_BTd, extra
-        return self.output_layer(features_BTd), extra
 
     def extract_features(
         self,
@@ -158,9 +86,10 @@ class HybridLSTMLanguageDecoder(FairseqIncrementalDecoder):
         return x.transpose(0, 1).contiguous(), {"attn": [None]}
 
     def output_layer(self, features_BTd: Tensor) -> Tensor:
+        """The features themselves for an adaptive softmax: `get_normalized_probs` knows."""
         if self.adaptive_softmax is not None:
             return features_BTd
-        return F.linear(features_BTd, self.output_weight, self.output_bias.squeeze(1))
+        return super().output_layer(features_BTd)
 
     def _first_states(self, x_TBE: Tensor, fresh_B: Tensor | None) -> list[State]:
         """Where the batch before ended, zeros where `fresh_B` says so or if its shape differs.
@@ -190,8 +119,22 @@ class HybridLSTMLanguageDecoder(FairseqIncrementalDecoder):
             states = [tuple(s.index_select(0, new_order) for s in state) for state in cached]
             self.set_incremental_state(incremental_state, "states", _to_entries(states))
 
-    def max_positions(self):
-        return self.max_target_positions
+
+@register_model("hybrid_lstm_lm")
+class HybridLSTMLanguageModel(LanguageModel):
+    """LSTM language model."""
+
+    add_args = staticmethod(options.add_args)
+    options = options
+    decoder_class = HybridLSTMLanguageDecoder
+
+    def softmax_parameters(self) -> tuple[Tensor, Tensor]:
+        if self.decoder.adaptive_softmax is not None:
+            raise ValueError(
+                "--adaptive-softmax-cutoff leaves no softmax over all words to take a sample of: "
+                "leave it out or use --criterion adaptive_loss"
+            )
+        return super().softmax_parameters()
 
 
 def _to_entries(states: list[State]) -> dict:

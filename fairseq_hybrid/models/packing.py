@@ -71,10 +71,6 @@ class Packing:
         """Length of the longest sentence."""
         return self.batch_sizes.numel()
 
-    @property
-    def has_padding(self) -> bool:
-        return self.rows_N.numel() < self.shape[0] * self.shape[1]
-
     def chunk(self, start: int, stop: int) -> tuple[slice, Tensor]:
         """Times [start, stop) as a slice of packed rows, and their batch sizes."""
         return slice(self.starts[start], self.starts[stop]), self.batch_sizes[start:stop]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -50,12 +51,12 @@ class ParallelParts:
     source_pad: int
     target_pad: int
     head: AttentionSoftmax
-    net_output: Callable[[Tensor, Tensor, Packing], tuple[Tensor, dict]]
+    net_output: Callable[[Tensor, Tensor, Packing], tuple[Tensor, dict[str, Any]]]
     whole_sentence_layers: int
     """the first so many encoder layers (0 or 1) read backwards too: no time chunks for them"""
     decoder_splits: bool
     """False with input feeding: all of the decoder then runs in one place, by `decode`"""
-    decode: Callable[[Tensor, Tensor, Packing, list[State]], tuple[Tensor, dict]]
+    decode: Callable[[Tensor, Tensor, Packing, list[State]], tuple[Tensor, dict[str, Any]]]
     """(prev_output_tokens, enc_MH, src, states of the encoder layers) → net_output"""
 
 

@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 EARLY = 10
@@ -168,38 +168,46 @@ class TwoSided:
 
 
 class NaturalLinear:
-    """Mixed into an `nn.Linear`: the gradients of weight and bias are born preconditioned."""
+    """Computes for an `nn.Linear`: the gradients of weight and bias are born preconditioned."""
 
-    natural: TwoSided | None
-    """None: they are plain"""
-    called: bool
-    """whether a gradient has come this way"""
+    def __init__(self, layer: nn.Linear, natural: TwoSided):
+        self.layer, self.natural = layer, natural
+        self.called = False
+        """whether a gradient has come this way"""
+        layer.forward = self.forward  # of this module alone, found before that of its class
+
+    def release(self) -> None:
+        """Let the layer have plain gradients."""
+        del self.layer.forward
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.natural is None or not torch.is_grad_enabled():
-            return super().forward(x)
-        return _Linear.apply(x, self.weight, self.bias, self)
+        layer = self.layer
+        if not torch.is_grad_enabled():
+            return F.linear(x, layer.weight, layer.bias)
+        return _Linear.apply(x, layer.weight, layer.bias, self)
 
 
 class _Linear(torch.autograd.Function):
     """`F.linear`; the gradient of the input is the plain one."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, layer: Any) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, computes: NaturalLinear
+    ) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.layer = layer
+        ctx.computes, ctx.biased = computes, bias is not None
         return F.linear(x, weight, bias)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        (x, weight), layer = ctx.saved_tensors, ctx.layer
-        layer.called = True
+        (x, weight), computes = ctx.saved_tensors, ctx.computes
+        computes.called = True
         dx = dy @ weight if ctx.needs_input_grad[0] else None
         x_NI, dy_NO = x.reshape(-1, x.size(-1)), dy.reshape(-1, dy.size(-1))
-        if layer.bias is None:
-            return dx, layer.natural.of_layer(x_NI, dy_NO), None, None
-        grad = layer.natural.of_layer(F.pad(x_NI, (0, 1), value=1.0), dy_NO)
+        if not ctx.biased:
+            return dx, computes.natural.of_layer(x_NI, dy_NO), None, None
+        grad = computes.natural.of_layer(F.pad(x_NI, (0, 1), value=1.0), dy_NO)
         return dx, grad[:, :-1], grad[:, -1], None
 
 

@@ -17,9 +17,11 @@ The trainer hands over the model (`watch`), so that layers and embeddings can be
     fairseq-train ... --user-dir fairseq_hybrid --optimizer ng_sgd --lr 0.5 --momentum 0.9
 """
 
+import contextlib
 import logging
 import math
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, List, Optional  # noqa: UP035  (as fairseq wants it)
 
@@ -27,14 +29,14 @@ import torch
 import torch.distributed as dist
 from fairseq.dataclass import FairseqDataclass
 from fairseq.distributed import utils as distributed_utils
-from fairseq.optim import FairseqOptimizer, register_optimizer
+from fairseq.optim import register_optimizer
 from omegaconf import II
 from torch import nn
 
 from fairseq_hybrid import options
 from fairseq_hybrid.errors import UserError
-from fairseq_hybrid.optim.mixins import mix_in
 from fairseq_hybrid.optim.natural_gradient import NaturalLinear, TwoSided
+from fairseq_hybrid.optim.optimizer import WatchesModel
 from fairseq_hybrid.optim.rows import sparse_rows
 from fairseq_hybrid.options import Option
 
@@ -101,7 +103,7 @@ def check(cfg: Any) -> None:
     """Refuse what cannot work."""
     if getattr(cfg.optimizer, "_name", None) != NAME:
         return
-    options.check_of(NAME, cfg.optimizer)
+    options.validate_values_of(NAME, cfg.optimizer)
     for flag in ("fp16", "bf16", "amp"):
         if getattr(cfg.common, flag):
             raise UserError(f"--{flag} does not go with --optimizer {NAME}: leave it out")
@@ -116,28 +118,24 @@ def check(cfg: Any) -> None:
         raise UserError(f"{flag} does not go with --optimizer {NAME}: leave it out")
 
 
-class CappedSteps:
-    """Mixed into a fairseq optimizer, last of all: no parameter moves further than `max_change`."""
-
-    max_change: float
-
-    @torch.no_grad()
-    def step(self, closure: Any = None, **how: Any) -> None:
-        before = []
-        for p in self.params:
-            if p.grad is not None:
-                rows = p.grad.coalesce().indices()[0] if p.grad.is_sparse else None
-                before.append((p, rows, p.clone() if rows is None else p[rows]))
-        super().step(closure, **how)
-        for p, rows, old in before:
-            new = p if rows is None else p[rows]
-            share = self.max_change / torch.linalg.vector_norm(new - old)
-            capped = torch.where(share < 1, old.lerp(new, share.clamp(max=1)), new)
-            p.copy_(capped) if rows is None else p.index_copy_(0, rows, capped)
+@contextlib.contextmanager
+def capped(params: Iterable[nn.Parameter], max_change: float) -> Iterator[None]:
+    """Around a step: no parameter moves further than `max_change`."""
+    before = []
+    for p in params:
+        if p.grad is not None:
+            rows = p.grad.coalesce().indices()[0] if p.grad.is_sparse else None
+            before.append((p, rows, p.clone() if rows is None else p[rows]))
+    yield
+    for p, rows, old in before:
+        new = p if rows is None else p[rows]
+        share = max_change / torch.linalg.vector_norm(new - old)
+        moved = torch.where(share < 1, old.lerp(new, share.clamp(max=1)), new)
+        p.copy_(moved) if rows is None else p.index_copy_(0, rows, moved)
 
 
 @register_optimizer(NAME, dataclass=NaturalGradientSGDConfig)
-class NaturalGradientSGD(FairseqOptimizer):
+class NaturalGradientSGD(WatchesModel):
     """torch's SGD, and for every matrix what is known of its Fisher matrix."""
 
     def __init__(self, cfg: NaturalGradientSGDConfig, params: Any):
@@ -161,7 +159,7 @@ class NaturalGradientSGD(FairseqOptimizer):
         return {"lr": cfg.lr[0], "momentum": cfg.momentum, "weight_decay": cfg.weight_decay}
 
     def watch(self, *roots: nn.Module) -> None:
-        """Tell layers and embeddings from other matrices; to be called after other mixins."""
+        """Tell layers and embeddings from other matrices."""
         modules = list(dict.fromkeys(m for root in roots for m in root.modules()))
         users = Counter(p for m in modules for p in m._parameters.values())
         for m in modules:
@@ -171,12 +169,12 @@ class NaturalGradientSGD(FairseqOptimizer):
             if isinstance(m, (nn.Embedding, nn.EmbeddingBag)):
                 self.embeddings.add(weight)
             elif is_linear(m) and users[weight] == 1:
-                if not isinstance(m, NaturalLinear):
-                    mix_in(m, NaturalLinear)
-                m.natural, m.called = self.natural[weight], False
-                self.layers[weight] = m
+                self.layers[weight] = NaturalLinear(m, self.natural[weight])
+
+    def around_step(self) -> contextlib.AbstractContextManager:
         if self.cfg.ng_max_change > 0:
-            mix_in(self, CappedSteps, max_change=self.cfg.ng_max_change)
+            return capped(self.params, self.cfg.ng_max_change)
+        return contextlib.nullcontext()
 
     @torch.no_grad()
     def all_reduce_grads(self, module: nn.Module) -> None:
@@ -203,7 +201,7 @@ class NaturalGradientSGD(FairseqOptimizer):
             dist.all_reduce(called, op=dist.ReduceOp.MAX)
         for (weight, layer), yes in zip(list(self.layers.items()), called.tolist()):
             if not yes:
-                layer.natural = None
+                layer.release()
                 del self.layers[weight]
         logger.info(
             f"natural gradient: {len(self.layers)} layers by their inputs and output derivatives, "
@@ -254,4 +252,4 @@ def is_matrix(p: nn.Parameter) -> bool:
 
 
 def is_linear(module: nn.Module) -> bool:
-    return isinstance(module, NaturalLinear) or type(module).forward is nn.Linear.forward
+    return type(module).forward is nn.Linear.forward

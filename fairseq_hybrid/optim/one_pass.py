@@ -1,4 +1,4 @@
-"""fairseq's Adam in one pass over each parameter.
+"""A step rule (optimizer.py): fairseq's Adam in one pass over each parameter.
 
 fairseq's own, without its CUDA extension, goes over parameter, gradient and state ten times. torch
 has a kernel that does it at once; what it computes is the same up to rounding (the state has the
@@ -12,40 +12,21 @@ from typing import Any
 
 import torch
 from fairseq.optim.adam import Adam
-from torch import Tensor
-
-Done = list[tuple[Tensor, Tensor]]
-"""parameters that have been updated, with their gradients"""
+from torch import Tensor, nn
 
 
-class OnePass:
-    """Mixed into a fairseq optimizer; changes nothing if that is not the plain Adam."""
-
-    @torch.no_grad()
-    def step(self, closure: Any = None, **how: Any) -> None:
-        done = adam(self.optimizer) if type(self.optimizer) is Adam else []
-        super().step(closure, **how)
-        restore(done)
-
-
-def restore(done: Done) -> None:
-    """Gradients that another optimizer was not to see."""
-    for p, grad in done:
-        p.grad = grad
-
-
-def adam(optimizer: torch.optim.Optimizer) -> Done:
-    """Returns what it has updated, with the gradients, which are gone for others; what it cannot do
-    is left to them."""
-    done: Done = []
+def step(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
+    """Returns what has been updated."""
     fused = getattr(torch, "_fused_adam_", None)
-    for group in optimizer.param_groups if fused else ():
+    if type(optimizer) is not Adam or fused is None:
+        return []
+    done: list[nn.Parameter] = []
+    for group in optimizer.param_groups:
         by_step: dict[int, list[Tensor]] = {}
-        for p in group["params"]:
-            state = optimizer.state[p] if p.grad is not None else {}
-            if state and p.dtype == p.grad.dtype == state["exp_avg"].dtype == torch.float32:
-                by_step.setdefault(int(state["step"]) + 1, []).append(p)
-        for step, params in () if group.get("amsgrad") else by_step.items():
+        for p in () if group.get("amsgrad") else group["params"]:
+            if can_be_updated(p, optimizer.state):
+                by_step.setdefault(int(optimizer.state[p]["step"]) + 1, []).append(p)
+        for step, params in by_step.items():
             states = [optimizer.state[p] for p in params]
             for p, state in zip(params, states):
                 state["step"] = step
@@ -61,7 +42,11 @@ def adam(optimizer: torch.optim.Optimizer) -> Done:
                 eps=group["eps"] / (1 - beta2**step) ** 0.5,
                 amsgrad=False, maximize=False, grad_scale=None, found_inf=None,
             )  # fmt: skip
-            done += [(p, p.grad) for p in params]
-            for p in params:
-                p.grad = None
+            done += params
     return done
+
+
+def can_be_updated(p: nn.Parameter, states: Any) -> bool:
+    if p.grad is None or p.grad.is_sparse or not states[p]:
+        return False
+    return p.dtype == p.grad.dtype == states[p]["exp_avg"].dtype == torch.float32

@@ -1,8 +1,8 @@
 """Updating only the rows of a matrix that have a gradient.
 
 With a sampled softmax a few thousand of many thousand rows of the embeddings get a gradient. It is
-kept as torch's sparse tensor, and `RowUpdates`, mixed into fairseq's optimizer, makes it scale,
-clip and apply it at the cost of these rows. Every row has the optimizer's state to itself: what
+kept as torch's sparse tensor, scaled and clipped at the cost of these rows (optimizer.py), and
+applied by the step rule that is here. Every row has the optimizer's state to itself: what
 Adam does to a row at its n-th gradient is what it would do to a parameter at its n-th step, and
 rows without a gradient stay as they are ("lazy"). If every row gets a gradient in every update
 nothing differs from the plain optimizer, whose state has the same names in checkpoints.
@@ -20,7 +20,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_hybrid.errors import UserError
-from fairseq_hybrid.optim.one_pass import OnePass, restore
 
 NAMES = ("adam", "sgd", "adagrad", "ng_sgd")
 
@@ -58,52 +57,21 @@ def check(cfg: Any) -> None:
         raise UserError(f"--{flag} does not go with --criterion sampled_softmax: leave it out")
 
 
-class RowSteps(OnePass):
-    """Mixed into a fairseq optimizer: rows of sparse gradients are updated here."""
-
-    @torch.no_grad()
-    def step(self, closure: Any = None, **how: Any) -> None:
-        update, done = rule(self.optimizer), []
-        for group in self.optimizer.param_groups:
-            for p in group["params"]:
-                if p.grad is None or not p.grad.is_sparse:
-                    continue
-                grad = p.grad.coalesce()
-                rows, values = grad.indices()[0], grad.values()
-                if group.get("weight_decay"):
-                    decay(p, rows, values, group, self.optimizer)
-                update(p, rows, values, self.optimizer.state[p], group)
-                done.append((p, p.grad))
-                p.grad = None  # the plain optimizer shall not see it
-        super().step(closure, **how)
-        restore(done)
-
-
-class RowUpdates(RowSteps):
-    """The same, and gradients are scaled and clipped at the cost of their rows."""
-
-    factor = 1.0
-
-    def multiply_grads(self, c: Any) -> None:
-        """Collected, and applied once, when the gradients are clipped."""
-        self.factor = self.factor * c
-
-    @torch.no_grad()
-    def clip_grad_norm(self, max_norm: float, aggregate_norm_fn: Any = None) -> Tensor:
-        for p in self.params:
-            if p.grad is not None and p.grad.is_sparse:
-                p.grad = p.grad.coalesce()
-        values = [parts(p.grad) for p in self.params if p.grad is not None]
-        norms = [torch.linalg.vector_norm(v) for v in values] or [torch.zeros(())]
-        norm = torch.linalg.vector_norm(torch.stack(norms)) * self.factor
-        if aggregate_norm_fn is not None:
-            norm = aggregate_norm_fn(norm)
-        scale = torch.as_tensor(self.factor, dtype=norm.dtype, device=norm.device)
-        if max_norm > 0:
-            scale = scale * (max_norm / (norm + 1e-6)).clamp(max=1)
-        torch._foreach_mul_(values, scale)
-        self.factor = 1.0
-        return norm
+@torch.no_grad()
+def step(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
+    """Update the rows of sparse gradients; returns the parameters that have one."""
+    done = []
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            if p.grad is None or not p.grad.is_sparse:
+                continue
+            grad = p.grad.coalesce()
+            rows, values = grad.indices()[0], grad.values()
+            if group.get("weight_decay"):
+                decay(p, rows, values, group, optimizer)
+            rule(optimizer)(p, rows, values, optimizer.state[p], group)
+            done.append(p)
+    return done
 
 
 Rule = Callable[[Tensor, Tensor, Tensor, dict, dict], None]

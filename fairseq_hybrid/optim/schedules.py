@@ -74,7 +74,7 @@ def check(cfg: Any) -> None:
 
 
 def check_schedule(name: str, cfg: Any) -> None:
-    options.check_of(name, cfg)
+    options.validate_values_of(name, cfg)
     if len(cfg.lr) > 1:
         raise UserError(f"--lr {','.join(map(str, cfg.lr))}: --lr-scheduler {name} takes one rate")
     if name != EXPONENTIAL:

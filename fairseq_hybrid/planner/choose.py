@@ -1,7 +1,7 @@
 """All alternatives for a job, predicted, and the fastest of them.
 
 For N workers: data parallelism, and the wavefront for every number of stages that makes equal
-groups, with the layers spread by `partition.py`, in chunks of 2, 4, 8, ... time steps. One worker
+replicas, with the layers placed by `partition.py`, in chunks of 2, 4, 8, ... time steps. One worker
 is predicted beside them to compare with, but not chosen.
 """
 
@@ -17,11 +17,12 @@ from fairseq_hybrid.backends.wavefront.schedule import DECODER
 from fairseq_hybrid.errors import UserError
 from fairseq_hybrid.launch.topology import on_cpu
 from fairseq_hybrid.planner import job as jobs
-from fairseq_hybrid.planner import memory, profile, systems
-from fairseq_hybrid.planner.costs import Costs, Measured, layer_costs
+from fairseq_hybrid.planner import memory, profile
+from fairseq_hybrid.planner.costs import CostModel, MeasuredCosts, layer_costs
 from fairseq_hybrid.planner.job import Job, Model
 from fairseq_hybrid.planner.partition import Depths, partition
 from fairseq_hybrid.planner.plan import DATA_PARALLEL, HYBRID, MODEL_PARALLEL, SINGLE, Plan
+from fairseq_hybrid.planner.programs import programs_of
 from fairseq_hybrid.planner.simulate import Timeline, simulate
 
 SMALLEST_CHUNK = 2
@@ -49,12 +50,12 @@ def measured(cfg: Any, workers: int, *, again: bool = False) -> list[Prediction]
     """All alternatives on this machine, the fastest first."""
     if not on_cpu(cfg):
         raise UserError("planning measures CPU workers only: add --cpu, or project with --devices")
-    job, samples = jobs.load(cfg, workers)
-    return ranked(job, Measured(profile.measure(cfg, job, samples, again=again)))
+    job, samples = jobs.load_job(cfg, workers)
+    return ranked(job, MeasuredCosts(profile.measure_job(cfg, job, samples, again=again)))
 
 
 def ranked(
-    job: Job, costs: Costs, backends: Sequence[str] = (SINGLE, DATA_PARALLEL, HYBRID)
+    job: Job, costs: CostModel, backends: Sequence[str] = (SINGLE, DATA_PARALLEL, HYBRID)
 ) -> list[Prediction]:
     """All alternatives, the fastest first."""
     predictions = [predict(plan, job, costs) for plan in alternatives(job, costs, backends)]
@@ -66,7 +67,7 @@ def best(predictions: Sequence[Prediction]) -> Prediction:
     return next(p for p in predictions if p.plan.backend != SINGLE)
 
 
-def five_systems(feeding: Job, without: Job, costs: Costs) -> dict[str, Prediction]:
+def five_systems(feeding: Job, without: Job, costs: CostModel) -> dict[str, Prediction]:
     """The systems that Ono et al. (2019) compare, in our reading, and the same without feeding.
 
     `feeding` and `without` are the job for the model with and without input feeding.
@@ -76,25 +77,19 @@ def five_systems(feeding: Job, without: Job, costs: Costs) -> dict[str, Predicti
             f"--encoder-layers {feeding.model.layers} cannot be spread over devices: give 2 or more"
         )
     systems = {
-        "1 device, input feeding (baseline)": _fastest(SINGLE, feeding, costs),
-        "data parallel, input feeding": _fastest(DATA_PARALLEL, feeding, costs),
-        "model parallel, input feeding": _fastest(MODEL_PARALLEL, feeding, costs),
-        "hybrid, input feeding": _fastest(HYBRID, feeding, costs),
-        "hybrid": _fastest(HYBRID, without, costs),
+        "1 device, input feeding (baseline)": (SINGLE, feeding),
+        "data parallel, input feeding": (DATA_PARALLEL, feeding),
+        "model parallel, input feeding": (MODEL_PARALLEL, feeding),
+        "hybrid, input feeding": (HYBRID, feeding),
+        "hybrid": (HYBRID, without),
+        "beside them: 1 device": (SINGLE, without),
+        "beside them: data parallel": (DATA_PARALLEL, without),
+        "beside them: model parallel": (MODEL_PARALLEL, without),
     }
-    beside = {
-        "beside them: 1 device": _fastest(SINGLE, without, costs),
-        "beside them: data parallel": _fastest(DATA_PARALLEL, without, costs),
-        "beside them: model parallel": _fastest(MODEL_PARALLEL, without, costs),
-    }
-    return {**systems, **beside}
+    return {title: ranked(job, costs, (backend,))[0] for title, (backend, job) in systems.items()}
 
 
-def _fastest(backend: str, job: Job, costs: Costs) -> Prediction:
-    return ranked(job, costs, (backend,))[0]
-
-
-def predict(plan: Plan, job: Job, costs: Costs) -> Prediction:
+def predict(plan: Plan, job: Job, costs: CostModel) -> Prediction:
     """What an update by this plan takes, on average over those of the job."""
     updates = [
         batches[i : i + plan.workers]
@@ -102,7 +97,7 @@ def predict(plan: Plan, job: Job, costs: Costs) -> Prediction:
         for i in range(0, len(batches), plan.workers)
     ]
     timelines = [
-        simulate(systems.programs(plan, job.model, update, costs), costs.link, costs.slow_down)
+        simulate(programs_of(plan, job.model, update, costs), costs.link, costs.slow_down)
         for update in updates
     ]
     total = sum(timeline.seconds for timeline in timelines)
@@ -120,7 +115,7 @@ def predict(plan: Plan, job: Job, costs: Costs) -> Prediction:
     )
 
 
-def alternatives(job: Job, costs: Costs, backends: Sequence[str]) -> Iterator[Plan]:
+def alternatives(job: Job, costs: CostModel, backends: Sequence[str]) -> Iterator[Plan]:
     layers = (job.model.layers,)
     workers = {SINGLE: 1, DATA_PARALLEL: job.workers}
     for backend in backends:
@@ -128,7 +123,7 @@ def alternatives(job: Job, costs: Costs, backends: Sequence[str]) -> Iterator[Pl
             yield Plan(backend, workers[backend], layers, job.longest)
             continue
         for chunk in chunks(job.longest):
-            for depths in spreads(job, chunk, costs):
+            for depths in layer_splits(job, chunk, costs):
                 yield Plan(backend, job.workers, depths, chunk)
 
 
@@ -140,14 +135,14 @@ def chunks(longest: int) -> list[int]:
     return sorted({min(length, longest) for length in lengths} | {longest})
 
 
-def spreads(job: Job, chunk: int, costs: Costs) -> list[Depths]:
+def layer_splits(job: Job, chunk: int, costs: CostModel) -> list[Depths]:
     """The layers of each stage: equal shares, and what `partition` says where that differs."""
     found: dict[Depths, None] = {}
     for stages in range(2, min(job.workers, job.model.layers) + 1):
         if job.workers % stages == 0:
-            group = job.updates[0][:stages]
+            replica = job.updates[0][:stages]
             found[tuple(map(len, layer_ranges(job.model.layers, stages)))] = None
-            work, cuts = layer_costs(job.model, group, chunk, costs)
+            work, cuts = layer_costs(job.model, replica, chunk, costs)
             depths = partition(work, cuts, stages)
             if len(depths) > 1 and job.workers % len(depths) == 0:
                 found[depths] = None

@@ -20,13 +20,13 @@ from fairseq import options as fairseq_options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
 from fairseq_hybrid.errors import UserError, fail, user_line
-from fairseq_hybrid.launch.topology import check_data
+from fairseq_hybrid.launch.inputs import validate_data
 from fairseq_hybrid.planner import choose, devices, tables, traces
 from fairseq_hybrid.planner import job as jobs
 from fairseq_hybrid.planner import plan as plans
 from fairseq_hybrid.planner.choose import Prediction
 from fairseq_hybrid.planner.costs import FORWARD
-from fairseq_hybrid.planner.devices import Projected
+from fairseq_hybrid.planner.devices import ProjectedCosts
 from fairseq_hybrid.planner.plan import HYBRID, SINGLE
 from fairseq_hybrid.planner.simulate import Timeline
 from fairseq_hybrid.planner.tables import Table
@@ -55,7 +55,7 @@ def add_options(parser: ArgumentParser) -> None:
 def main() -> None:
     logging.disable(logging.INFO)  # progress and tables are all there is to read
     try:
-        run(sys.argv[1:])
+        make_plan(sys.argv[1:])
     except Exception as error:
         line = user_line(error)
         if line is None:
@@ -63,32 +63,32 @@ def main() -> None:
         fail(line)
 
 
-def run(words: Sequence[str]) -> None:
+def make_plan(words: Sequence[str]) -> None:
     parser = fairseq_options.get_training_parser()
     add_options(parser)
     args = fairseq_options.parse_args_and_arch(parser, list(words))
     cfg = convert_namespace_to_omegaconf(args)
-    check_data(cfg.task)
-    check_outputs(args)
-    trace = traces.read(args.trace) if args.trace else None
+    validate_data(cfg.task)
+    validate_outputs(args)
+    trace = traces.read_trace(args.trace) if args.trace else None
     systems = None
     if args.devices:
-        systems, ranked = project(cfg, args)
+        systems, ranked = rank_by_projecting(cfg, args)
         print(f"{systems[0]}\n\n{systems[1].markdown()}\n")
     else:
-        ranked = measure(cfg, args)
-    print(tables.alternatives(ranked).markdown())
+        ranked = rank_by_measuring(cfg, args)
+    print(tables.alternatives_table(ranked).markdown())
     chosen = choose.best(ranked)
     print(f"\nchosen: {chosen.plan}{' (projected)' if chosen.projected else ''}")
     if ranked[0].plan.backend == SINGLE:
         print("(one worker alone would be faster than all of them together)")
     if args.save:
-        plans.write(chosen.plan, args.save, tables.note(chosen))
+        plans.write_plan(chosen.plan, args.save, tables.plan_note(chosen))
         print(f"train with it: --hybrid-plan {args.save}")
     draw(args, ranked, chosen, trace, systems)
 
 
-def check_outputs(args: Any) -> None:
+def validate_outputs(args: Any) -> None:
     """What is wrong with the files to write, before minutes are spent on measuring."""
     for name in ("save", "plot", "report"):
         path = getattr(args, name)
@@ -109,7 +109,7 @@ def check_outputs(args: Any) -> None:
         ) from None
 
 
-def measure(cfg: Any, args: Any) -> list[Prediction]:
+def rank_by_measuring(cfg: Any, args: Any) -> list[Prediction]:
     given, usual = args.workers, cfg.distributed_training.distributed_world_size
     workers = usual if given is None else given
     if workers < 2:
@@ -117,19 +117,19 @@ def measure(cfg: Any, args: Any) -> list[Prediction]:
     return choose.measured(cfg, workers, again=args.remeasure)
 
 
-def project(cfg: Any, args: Any) -> tuple[tuple[str, Table], list[Prediction]]:
+def rank_by_projecting(cfg: Any, args: Any) -> tuple[tuple[str, Table], list[Prediction]]:
     """The five systems of Ono et al. on these devices, and all alternatives."""
-    device, count = devices.parse(args.devices)
+    device, count = devices.parse_devices(args.devices)
     if count < 2 or args.workers not in (None, count):
         raise UserError(
             f"--devices {args.devices}: give 2 or more of them, and leave out --workers"
         )
-    job, _ = jobs.load(cfg, count)
-    costs = Projected(device)
+    job, _ = jobs.load_job(cfg, count)
+    costs = ProjectedCosts(device)
     with_feeding, without = (jobs.with_feeding(cfg, job, feeding) for feeding in (True, False))
     systems = choose.five_systems(with_feeding, without, costs)
-    table = tables.five_systems(systems)
-    return (tables.headline(device, systems), table), choose.ranked(job, costs)
+    table = tables.systems_table(systems)
+    return (tables.projection_headline(device, systems), table), choose.ranked(job, costs)
 
 
 def draw(
@@ -143,29 +143,30 @@ def draw(
         return
     from fairseq_hybrid.planner import page, pictures
 
-    shown = chosen if trace is None else like(trace, ranked, args.trace)
-    panels = [pictures.Panel(headline(shown), shown.timeline, tables.places(shown))]
+    shown = chosen if trace is None else prediction_like(trace, ranked, args.trace)
+    panels = [pictures.Panel(headline(shown), shown.timeline, tables.layer_labels(shown))]
     if trace is not None:
-        title = f"measured, {trace.update} of {Path(args.trace).name}: {timing(trace.timeline)}"
-        panels.append(pictures.Panel(title, trace.timeline, tables.places(shown)))
+        what = f"measured, {trace.update} of {Path(args.trace).name}"
+        title = f"{what}: {time_and_idle(trace.timeline)}"
+        panels.append(pictures.Panel(title, trace.timeline, tables.layer_labels(shown)))
     if args.plot:
-        pictures.write(panels, args.plot)
+        pictures.write_picture(panels, args.plot)
         print(f"timeline: {args.plot}")
     if args.report:
-        page.write(args.report, chosen, ranked, panels, systems)
+        page.write_page(args.report, chosen, ranked, panels, systems)
         print(f"report: {args.report}")
 
 
 def headline(shown: Prediction) -> str:
     how = tables.PROJECTED if shown.projected else "predicted"
-    return f"{how}, {shown.plan}: {timing(shown.timeline)}"
+    return f"{how}, {shown.plan}: {time_and_idle(shown.timeline)}"
 
 
-def timing(timeline: Timeline) -> str:
+def time_and_idle(timeline: Timeline) -> str:
     return f"{1000 * timeline.seconds:,.0f} ms, {timeline.idle:.0%} waiting"
 
 
-def like(trace: Trace, ranked: Sequence[Prediction], path: str) -> Prediction:
+def prediction_like(trace: Trace, ranked: Sequence[Prediction], path: str) -> Prediction:
     """The prediction that has the stages of a trace, and chunks about as long as there."""
     workers, stages = trace.timeline.workers, trace.stages
     alike = [
@@ -177,10 +178,10 @@ def like(trace: Trace, ranked: Sequence[Prediction], path: str) -> Prediction:
             f"--trace {path} has {workers} workers in {stages} stages, which is not among the "
             "alternatives: trace the same job"
         )
-    wanted = units(trace.timeline)
-    return min(alike, key=lambda prediction: abs(units(prediction.timeline) - wanted))
+    wanted = forward_units(trace.timeline)
+    return min(alike, key=lambda prediction: abs(forward_units(prediction.timeline) - wanted))
 
 
-def units(timeline: Timeline) -> int:
+def forward_units(timeline: Timeline) -> int:
     """Of the forward wavefront, on the lowest stage."""
     return sum((span.worker, span.kind) == (0, FORWARD) for span in timeline.spans)

@@ -1,8 +1,8 @@
 """How long things take, as a measured profile says: the costs that a simulation runs on.
 
-`Costs` is what `systems.py` asks for; `Measured` answers from the measurements of `profile.py`,
-`devices.Projected` from the description of a device. Between the points of measurement times are
-interpolated, beyond them extrapolated, in straight lines.
+`CostModel` is what `programs.py` asks for; `MeasuredCosts` answers from the measurements of
+`profile.py`, `devices.ProjectedCosts` from the description of a device. Between the points of
+measurement times are interpolated, beyond them extrapolated, in straight lines.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from fairseq_hybrid.planner.job import FLOAT, BatchShape, Model
 from fairseq_hybrid.planner.simulate import Link
 
 FORWARD, BACKWARD, HEAD, COPY, UPDATE = "forward", "backward", "head", "copy", "update"
+ALL_REDUCE = "meet"  # as the profiles in the cache have it
 
 
-class Costs(Protocol):
+class CostModel(Protocol):
     """Seconds that a worker alone on the machine needs."""
 
     link: Link
@@ -52,7 +53,7 @@ class Costs(Protocol):
     def update(self, numbers: int) -> float:
         """Clipping and the optimizer's step for so many numbers."""
 
-    def meet(self, workers: int, size: float = 0.0) -> float:
+    def all_reduce(self, workers: int, size: float = 0.0) -> float:
         """An all-reduce of so many bytes."""
 
     def rest(self, workers: int) -> float:
@@ -80,7 +81,7 @@ class Line(NamedTuple):
         return cls(fixed, each) if each > 0 and fixed >= 0 else cls(0.0, top / far)
 
 
-class Table(NamedTuple):
+class LayerTimes(NamedTuple):
     """Seconds of a layer, by time steps and sentences."""
 
     steps: Sequence[int]
@@ -120,8 +121,8 @@ def full_steps(sizes: Sequence[int]) -> int:
     return sum(size == sizes[0] for size in sizes)
 
 
-class Measured:
-    """Costs from a profile (the dictionary that `profile.measure` gives)."""
+class MeasuredCosts:
+    """Costs from a profile (the dictionary that `profile.measure_job` gives)."""
 
     projected = False
 
@@ -129,14 +130,14 @@ class Measured:
         self.profile = profile
         self.link = Link(*profile["link"])
         self.tables = {
-            kind: {way: Table(**table) for way, table in tables.items()}
+            kind: {name: LayerTimes(**table) for name, table in tables.items()}
             for kind, tables in profile["layers"].items()
         }
         self.lines = {name: Line(*line) for name, line in profile["lines"].items()}
 
     def layer(self, layer: LSTMLayer, sizes: Sequence[int], backward: bool) -> float:
         # As `lstm_layer._run_forward` does it: a fused kernel as long as all sentences run, and a
-        # packed one for the rest. A layer that reads both ways takes the packed one for all.
+        # packed one for the rest. A bidirectional layer runs the packed one for all.
         tables = self.tables[kind_of(layer)]
         full = 0 if layer.bidirectional else full_steps(sizes)
         seconds = tables["dense"](full, sizes[0], backward) if full else 0.0
@@ -171,8 +172,8 @@ class Measured:
     def update(self, numbers: int) -> float:
         return self.lines["update"](numbers)
 
-    def meet(self, workers: int, size: float = 0.0) -> float:
-        return self.lines["meet"](ring(workers, size)) if workers > 1 else 0.0
+    def all_reduce(self, workers: int, size: float = 0.0) -> float:
+        return self.lines[ALL_REDUCE](ring(workers, size)) if workers > 1 else 0.0
 
     def rest(self, workers: int) -> float:
         return self.profile["rest"] + (self.profile["rest_together"] if workers > 1 else 0.0)
@@ -190,7 +191,7 @@ def ring(workers: int, size: float) -> float:
 
 
 def layer_costs(
-    model: Model, batches: Sequence[BatchShape], chunk: int, costs: Costs
+    model: Model, batches: Sequence[BatchShape], chunk: int, costs: CostModel
 ) -> tuple[list[float], list[float]]:
     """Seconds of each layer, encoder's and decoder's together, and of a cut between two of them.
 

@@ -66,7 +66,7 @@ DEVICES = {
 }  # fmt: skip
 
 
-def parse(given: str) -> tuple[Device, int]:
+def parse_devices(given: str) -> tuple[Device, int]:
     """`4xV100-nvlink`, or the name of a file with a description → device, number of them."""
     match = re.fullmatch(r"([1-9]\d*)x(.+)", given)
     if match and match[2] in DEVICES:
@@ -96,7 +96,7 @@ def _read(path: str) -> tuple[Device, int]:
     return Device(str(name), **numbers), int(count)
 
 
-class Projected:
+class ProjectedCosts:
     """Costs on a device, from counts of operations and bytes."""
 
     projected = True
@@ -161,7 +161,7 @@ class Projected:
     def update(self, numbers: int) -> float:
         return UPDATE_PASSES * numbers * FLOAT / self.device.memory_bandwidth
 
-    def meet(self, workers: int, size: float = 0.0) -> float:
+    def all_reduce(self, workers: int, size: float = 0.0) -> float:
         hops = 2 * (workers - 1)
         return hops * self.device.latency + ring(workers, size) / self.device.bandwidth
 

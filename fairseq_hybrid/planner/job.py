@@ -155,9 +155,9 @@ class Job:
         return max(len(batch.sizes(part)) for batch in self.batches for part in (ENCODER, DECODER))
 
 
-def load(cfg: Any, workers: int, updates: int = UPDATES) -> tuple[Job, list[dict]]:
+def load_job(cfg: Any, workers: int, updates: int = UPDATES) -> tuple[Job, list[dict]]:
     """The job of a training configuration, and the batches it looked at."""
-    check(cfg)
+    validate_plannable(cfg)
     task = tasks.setup_task(cfg.task)
     task.load_dataset(cfg.dataset.train_subset)
     module = task.build_model(cfg.model)
@@ -170,7 +170,7 @@ def load(cfg: Any, workers: int, updates: int = UPDATES) -> tuple[Job, list[dict
     return Job(model, updates), samples
 
 
-def check(cfg: Any) -> None:
+def validate_plannable(cfg: Any) -> None:
     """Refuse what cannot be planned."""
     arch = getattr(cfg.model, "_name", None) or getattr(cfg.model, "arch", None)
     if not hasattr(ARCH_MODEL_REGISTRY.get(arch), "parallel_parts"):

@@ -14,7 +14,6 @@ import copy
 import functools
 import json
 import logging
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,17 +28,19 @@ from torch.nn.utils.rnn import PackedSequence
 from fairseq_hybrid.backends.wavefront.backend import WavefrontParallel
 from fairseq_hybrid.models.lstm_layer import LSTMLayer
 from fairseq_hybrid.models.packing import Packing
-from fairseq_hybrid.planner.costs import COPY, FORWARD, HEAD, Line, full_steps, kind_of
+from fairseq_hybrid.planner.costs import ALL_REDUCE, COPY, FORWARD, HEAD, Line, full_steps, kind_of
 from fairseq_hybrid.planner.job import FLOAT, Model, shape
 from fairseq_hybrid.planner.plan import DATA_PARALLEL
 from fairseq_hybrid.planner.timing import (
     Pair,
     median,
     median_pair,
-    messages,
-    say,
+    pair_of,
+    progress,
+    seconds_of,
     slow_down,
     together,
+    transport,
 )
 from fairseq_hybrid.trainer import HybridTrainer
 
@@ -50,23 +51,23 @@ COPIED = 1 << 24
 """bytes"""
 CHUNKS = (8, 2)
 """for what a unit takes beside its layers"""
-UPDATES, TURNS, TURNS_BUDGET = 2, (2, 16), 4.0
+TIMED_UPDATES, TURNS, TURNS_BUDGET = 2, (2, 16), 4.0
 """data-parallel updates: of how many sets of batches, how often each at least and at most, and the
 seconds in which that should be done"""
 
 
-def work(cfg: Any, samples: list[dict], path: str) -> None:
+def measure_worker(cfg: Any, samples: list[dict], path: str) -> None:
     """A worker's part; worker 0 writes the result."""
     logging.disable(logging.INFO)  # what fairseq says of the model and the trainer of each
     bench = Bench(cfg, samples)
     measured = bench.alone() if dist.get_rank() == 0 else {}
     dist.barrier()
     slower = bench.together()
-    link, busy, meet = messages(bench.numbers * FLOAT)
+    link, busy, all_reduce = transport(bench.numbers * FLOAT)
     together = bench.data_parallel(measured.get("whole"))
     if dist.get_rank() == 0:
         measured.update(slow_down=slower, link=link, message_cpu=busy, together=together)
-        measured["lines"]["meet"] = meet
+        measured["lines"][ALL_REDUCE] = all_reduce
         Path(path).write_text(json.dumps(measured))
 
 
@@ -87,22 +88,22 @@ class Bench:
 
     def alone(self) -> dict[str, Any]:
         some = self.samples[: max(2, len(self.samples) // 3)]
-        say(f"{len(some)} whole updates")
+        progress(f"{len(some)} whole updates")
         self._update_seconds(some[0])  # makes buffers and optimizer state
         whole = [median(functools.partial(self._update_seconds, sample)) for sample in some]
-        say("embeddings, copying and the optimizer")
+        progress("embeddings, copying and the optimizer")
         lines = {
             "copy": Line(0.0, median(self._copy_seconds) / COPIED),
             "update": Line(0.0, median(self._step_seconds) / self.numbers),
             **lines_of("embed", [self._embed(sample) for sample in self._half_and_whole()]),
         }
-        say("attention, softmax and loss")
+        progress("attention, softmax and loss")
         lines.update(lines_of("head", [self._head(sample) for sample in self._half_and_whole()]))
         rows = self.largest["ntokens"]
         lines["output weights"] = Line(0.0, median(lambda: self._output_seconds(rows)) / rows)
-        say("the wavefront on one worker")
+        progress("the wavefront on one worker")
         units = [(chunk, median(functools.partial(self._unit_seconds, chunk))) for chunk in CHUNKS]
-        wavefront = {"batch": position(self.samples, self.largest), "chunks": units}
+        wavefront = {"batch": index_of(self.samples, self.largest), "chunks": units}
         return {"whole": whole, "lines": lines, "layers": self._layers(), "wavefront": wavefront}
 
     # Layers
@@ -114,9 +115,9 @@ class Bench:
         padded = any(full_steps(s) < len(s) for batch in self.shapes for s in batch)
         tables = {}
         for kind, layer in kinds.items():
-            say(f"LSTM layer {kind}")
-            ways = ["packed"] if layer.bidirectional else ["dense", "packed"][: 1 + padded]
-            tables[kind] = {way: self._table(layer, way == "packed") for way in ways}
+            progress(f"LSTM layer {kind}")
+            names = ["packed"] if layer.bidirectional else ["dense", "packed"][: 1 + padded]
+            tables[kind] = {name: self._table(layer, name == "packed") for name in names}
         return tables
 
     def _table(self, layer: LSTMLayer, packed: bool) -> dict[str, Any]:
@@ -141,27 +142,19 @@ class Bench:
 
     def _run_head(self, sample: dict) -> Pair:
         stand_in = HeadOnly(self.model, sample)
-        begin = time.perf_counter()
-        loss, *_ = self.trainer.criterion(stand_in, sample)
-        middle = time.perf_counter()
-        loss.backward()
-        return middle - begin, time.perf_counter() - middle
+        return pair_of(lambda: self.trainer.criterion(stand_in, sample)[0], Tensor.backward)
 
     def _output_seconds(self, rows: int) -> float:
         """The gradient of the output weights, as late_gradients.py computes it."""
         output = self.model.parts.head.output
         x, dy = torch.randn(rows, output.in_features), torch.randn(rows, output.out_features)
-        begin = time.perf_counter()
-        dy.t() @ x
-        return time.perf_counter() - begin
+        return seconds_of(lambda: dy.t() @ x)
 
     def _unit_seconds(self, chunk: int) -> float:
         """Forward and backward as a wavefront with a single stage."""
         self.parallel.chunk = chunk
-        begin = time.perf_counter()
-        loss, *_ = self.trainer.criterion(ModuleProxyWrapper(self.parallel), self.largest)
-        loss.backward()
-        return time.perf_counter() - begin
+        wrapper, criterion = ModuleProxyWrapper(self.parallel), self.trainer.criterion
+        return seconds_of(lambda: criterion(wrapper, self.largest)[0].backward())
 
     def _embed(self, sample: dict) -> tuple[int, Pair]:
         parts, words = self.model.parts, sample["net_input"]
@@ -171,34 +164,31 @@ class Bench:
 
         def run() -> Pair:
             self.model.module.zero_grad()
-            begin = time.perf_counter()
-            looked_up = [embed(tokens) for embed, tokens in sides]
-            middle = time.perf_counter()
-            torch.autograd.backward(looked_up, [torch.ones_like(x) for x in looked_up])
-            return middle - begin, time.perf_counter() - middle
+            return pair_of(
+                lambda: [embed(tokens) for embed, tokens in sides],
+                lambda xs: torch.autograd.backward(xs, [torch.ones_like(x) for x in xs]),
+            )
 
         return sum(tokens.numel() for _, tokens in sides), median_pair(run)
 
     def _copy_seconds(self) -> float:
         pieces = [torch.ones(COPIED // 4 // FLOAT) for _ in range(4)]
-        begin = time.perf_counter()
-        torch.cat(pieces)
-        return time.perf_counter() - begin
+        return seconds_of(lambda: torch.cat(pieces))
 
     def _step_seconds(self) -> float:
         for p in self.model.module.parameters():
             p.grad = torch.full_like(p, 1e-4) if p.requires_grad else None
-        begin = time.perf_counter()
-        self.trainer.optimizer.multiply_grads(0.5)
-        self.trainer.clip_grad_norm(self.clip)
-        self.trainer.optimizer.step()
-        self.trainer.zero_grad()
-        return time.perf_counter() - begin
+
+        def step() -> None:
+            self.trainer.optimizer.multiply_grads(0.5)
+            self.trainer.clip_grad_norm(self.clip)
+            self.trainer.optimizer.step()
+            self.trainer.zero_grad()
+
+        return seconds_of(step)
 
     def _update_seconds(self, sample: dict) -> float:
-        begin = time.perf_counter()
-        self.trainer.train_step([sample])
-        return time.perf_counter() - begin
+        return seconds_of(lambda: self.trainer.train_step([sample]))
 
     # Contention
 
@@ -210,7 +200,7 @@ class Bench:
             HEAD: lambda: sum(self._run_head(half)),
             COPY: self._step_seconds,
         }
-        say(f"{dist.get_world_size()} workers at once")
+        progress(f"{dist.get_world_size()} workers at once")
         return {kind: slow_down(job) for kind, job in jobs.items()}
 
     def data_parallel(self, whole: list[float] | None) -> list[float]:
@@ -218,11 +208,11 @@ class Bench:
         how long one of its own takes."""
         workers, rank = dist.get_world_size(), dist.get_rank()
         least, most = TURNS
-        turns = [whole and min(most, max(least, int(TURNS_BUDGET / UPDATES / whole[0])))]
+        turns = [whole and min(most, max(least, int(TURNS_BUDGET / TIMED_UPDATES / whole[0])))]
         dist.broadcast_object_list(turns)
-        say(f"{turns[0]} data-parallel updates")
+        progress(f"{turns[0]} data-parallel updates")
         trainer, seconds = build_trainer(self.cfg, workers), []
-        for first in range(0, len(self.samples), workers)[:UPDATES]:
+        for first in range(0, len(self.samples), workers)[:TIMED_UPDATES]:
             mine = [self.samples[(first + rank) % len(self.samples)]]
             seconds.append(together(functools.partial(trainer.train_step, mine), turns[0]))
         return seconds
@@ -275,16 +265,13 @@ def run_layer(layer: LSTMLayer, steps: int, sentences: int, packed: bool) -> Pai
     first = int(sizes[0])
     x = torch.randn(int(sizes.sum()), layer.lstm.input_size, requires_grad=True)
     h, c = (torch.zeros(first, layer.hidden_size, requires_grad=True) for _ in range(2))
-    begin = time.perf_counter()
-    if layer.bidirectional:
-        y, _ = layer(x, sizes, None)
-    elif packed:
-        y = layer.dropout(layer.lstm(PackedSequence(x, sizes), (h[None], c[None]))[0].data)
-    else:
-        y, _ = layer(x, sizes, (h, c))
-    middle = time.perf_counter()
-    y.backward(torch.ones_like(y))
-    return middle - begin, time.perf_counter() - middle
+
+    def forward() -> Tensor:
+        if packed and not layer.bidirectional:
+            return layer.dropout(layer.lstm(PackedSequence(x, sizes), (h[None], c[None]))[0].data)
+        return layer(x, sizes, None if layer.bidirectional else (h, c))[0]
+
+    return pair_of(forward, lambda y: y.backward(torch.ones_like(y)))
 
 
 def falling(steps: int, mean: int) -> Tensor:
@@ -292,7 +279,7 @@ def falling(steps: int, mean: int) -> Tensor:
     return torch.linspace(2 * mean - 1, 1, steps).round().long()
 
 
-def position(samples: list[dict], one: dict) -> int:
+def index_of(samples: list[dict], one: dict) -> int:
     """(`index` would compare the tensors in them.)"""
     return next(i for i, sample in enumerate(samples) if sample is one)
 

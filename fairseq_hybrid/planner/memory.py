@@ -15,7 +15,7 @@ from fairseq_hybrid.backends.wavefront.schedule import DECODER, ENCODER
 from fairseq_hybrid.planner.job import FLOAT, BatchShape, Model
 from fairseq_hybrid.planner.plan import DATA_PARALLEL, MODEL_PARALLEL, Plan
 
-STATES = 2
+OPTIMIZER_NUMBERS = 2
 """numbers that the optimizer keeps per weight"""
 LAYER_ROW = 7
 """times the hidden size that a layer keeps of a row beside its input: gates, cell, output, mask"""
@@ -38,7 +38,7 @@ def _stage(plan: Plan, model: Model, batches: Sequence[BatchShape], stage: int) 
     head_on_last = plan.backend == MODEL_PARALLEL
     shares = model.shares(plan.layers, head_on_last)
     weights = sum(p.numel() for p in model.module.parameters())
-    numbers = weights + shares.used[stage] + STATES * shares.owned[stage]
+    numbers = weights + shares.used[stage] + OPTIMIZER_NUMBERS * shares.owned[stage]
     if plan.backend == DATA_PARALLEL:
         numbers += model.numbers
     numbers += _layers(plan, model, batches, stage)

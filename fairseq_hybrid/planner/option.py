@@ -15,7 +15,7 @@ from fairseq_hybrid.planner.plan import Plan
 
 logger = logging.getLogger(__name__)
 
-AUTO = "auto"
+PLAN_HERE = "auto"
 
 
 def apply(cfg: Any) -> None:
@@ -24,21 +24,21 @@ def apply(cfg: Any) -> None:
     given = dt.hybrid_plan
     if not given:
         return
-    if given == AUTO and dt.distributed_world_size == 1:
+    if given == PLAN_HERE and dt.distributed_world_size == 1:
         logger.info("--hybrid-plan auto: one worker, nothing to plan")
         return
-    chosen = _plan_here(cfg) if given == AUTO else _read(cfg, given)
+    chosen = _plan_here(cfg) if given == PLAN_HERE else _read_plan_for(cfg, given)
     for name, value in chosen.flags().items():
         setattr(dt, name, value)
     dt.hybrid_plan = None  # done: the workers find the flags
     logger.info(f"--hybrid-plan {given}: {chosen}")
 
 
-def _read(cfg: Any, path: str) -> Plan:
-    chosen = plans.read(path)
+def _read_plan_for(cfg: Any, path: str) -> Plan:
+    chosen = plans.read_plan(path)
     layers = getattr(cfg.model, "encoder_layers", 0)
     workers = cfg.distributed_training.distributed_world_size
-    plans.check(chosen, path, workers=workers, layers=layers)
+    plans.validate_fit(chosen, path, workers=workers, layers=layers)
     return chosen
 
 

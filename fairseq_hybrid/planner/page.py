@@ -28,7 +28,7 @@ tr.chosen { background: #e5f3ee; font-weight: bold }
 """
 
 
-def write(
+def write_page(
     path: str,
     chosen: Prediction,
     ranked: Sequence[Prediction],
@@ -46,11 +46,11 @@ def write(
         "<h2>Timeline of one update</h2>",
         pictures.svg(panels),
         "<h2>Partition</h2>",
-        partition(chosen),
+        partition_boxes(chosen),
         f"<p>What each worker does in one update ({how}):</p>",
-        table(tables.workers(chosen)),
+        table(tables.workers_table(chosen)),
         f"<h2>Alternatives ({how})</h2>",
-        table(tables.alternatives(ranked), str(chosen.plan)),
+        table(tables.alternatives_table(ranked), str(chosen.plan)),
     ]
     if systems is not None:
         body += [f"<h2>{escape(systems[0])}</h2>", table(systems[1])]
@@ -74,7 +74,7 @@ def table(content: Table, chosen: str | None = None) -> str:
     return f'<div class="wide"><table><tr>{head}</tr>\n{body}</table></div>'
 
 
-def partition(chosen: Prediction) -> str:
+def partition_boxes(chosen: Prediction) -> str:
     """A box for each stage, or one for all layers where nothing is split."""
     plan = chosen.plan
     boxes = []

@@ -7,8 +7,8 @@ gains the neighbours stay together (they are merged), so a cut is never there fo
 among the partitions that are equally good, it is the one with the least communication, and then the
 one with the fewest stages.
 
-Two dynamic programs over (stages, layers): the first finds how fast the slowest stage can be, the
-second the cheapest cuts under which no stage is slower than that.
+A dynamic program over (stages, layers) finds the cheapest cuts under which no stage is slower than
+a bound; the bounds that a stage can have are tried from the fastest one on.
 """
 
 from __future__ import annotations
@@ -21,13 +21,16 @@ Depths = tuple[int, ...]
 
 
 def partition(work: Sequence[float], cuts: Sequence[float], most: int) -> Depths:
-    """Spread layers that take `work[i]` over at most `most` stages.
+    """Place layers that need `work[i]` on at most `most` stages.
 
     `cuts[i]`: what a cut below layer `i + 1` costs the stage on each of its sides.
     """
-    stage = stage_time(work, cuts)
-    bound = min(row[-1] for row in _slowest(stage, len(work), most)[1:])
-    return _cheapest(stage, cuts, len(work), most, bound)
+    stage, ends = stage_time(work, cuts), range(1, len(work) + 1)
+    for bound in sorted({stage(first, end) for end in ends for first in range(end)}):
+        depths = _cheapest(stage, cuts, len(work), most, bound)
+        if depths is not None:
+            return depths
+    raise ValueError("no layers, or no stages")
 
 
 def stage_time(work: Sequence[float], cuts: Sequence[float]) -> Callable[[int, int], float]:
@@ -37,26 +40,13 @@ def stage_time(work: Sequence[float], cuts: Sequence[float]) -> Callable[[int, i
     return lambda first, end: total[end] - total[first] + edge[first] + edge[end]
 
 
-def _slowest(stage: Callable[[int, int], float], layers: int, most: int) -> list[list[float]]:
-    """[stages][layers] → the slowest stage of the lowest so many layers, at its best."""
-    infinite = float("inf")
-    best = [[infinite] * (layers + 1) for _ in range(most + 1)]
-    best[0][0] = 0.0
-    for count in range(1, most + 1):
-        for end in range(count, layers + 1):
-            best[count][end] = min(
-                max(best[count - 1][first], stage(first, end)) for first in range(count - 1, end)
-            )
-    return best
-
-
 def _cheapest(
     stage: Callable[[int, int], float],
     cuts: Sequence[float],
     layers: int,
     most: int,
     bound: float,
-) -> Depths:
+) -> Depths | None:
     """The least communication, then the fewest stages, with no stage slower than `bound`."""
     # For every number of layers from below: (communication, stages, depths) of the best so far.
     best: list[dict[int, tuple[float, Depths]]] = [{} for _ in range(layers + 1)]
@@ -70,5 +60,5 @@ def _cheapest(
                 found = (sent + below, (*depths, end - first))
                 if count < most and found < best[end].get(count + 1, (float("inf"), ())):
                     best[end][count + 1] = found
-    sent, _, depths = min((sent, count, depths) for count, (sent, depths) in best[layers].items())
-    return depths
+    whole = [(sent, count, depths) for count, (sent, depths) in best[layers].items()]
+    return min(whole)[2] if whole else None

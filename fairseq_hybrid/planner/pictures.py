@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from fairseq_hybrid.planner.costs import BACKWARD, COPY, FORWARD, HEAD, UPDATE
-from fairseq_hybrid.planner.simulate import WAIT, Timeline
-from fairseq_hybrid.planner.traces import OTHER, SEND
+from fairseq_hybrid.planner.simulate import WAITING, Timeline
+from fairseq_hybrid.planner.traces import OTHER, SENDING
 
 KINDS = {
     # kind → (colour, what the legend says); colours that most eyes can tell apart
@@ -23,10 +23,10 @@ KINDS = {
     HEAD: ("#009e73", "attention, softmax, loss"),
     BACKWARD: ("#e69f00", "layers, backward"),
     COPY: ("#56b4e9", "copying and adding up"),
-    SEND: ("#d55e00", "busy sending"),
+    SENDING: ("#d55e00", "busy sending"),
     UPDATE: ("#cc79a7", "clipping, optimizer, bookkeeping"),
     OTHER: ("#8c8c8c", "other"),
-    WAIT: ("#ececec", "waiting"),
+    WAITING: ("#ececec", "waiting"),
 }
 WIDTH, ROW, PANEL, LEGEND = 11.0, 0.55, 1.25, 0.8
 """inches: of the picture; of a worker; of what a panel has beside its workers; of the legend"""
@@ -43,7 +43,7 @@ class Panel(NamedTuple):
     """of the workers"""
 
 
-def write(panels: Sequence[Panel], path: str) -> None:
+def write_picture(panels: Sequence[Panel], path: str) -> None:
     figure(panels).savefig(path, dpi=130)
 
 

@@ -23,7 +23,7 @@ from fairseq_hybrid.errors import UserError
 
 SINGLE, DATA_PARALLEL = "single", "legacy_ddp"
 HYBRID, MODEL_PARALLEL = "hybrid", "model_parallel"
-BACKENDS = (DATA_PARALLEL, HYBRID, MODEL_PARALLEL)
+PLANNED_BACKENDS = (DATA_PARALLEL, HYBRID, MODEL_PARALLEL)
 """that a plan file may name; a single worker needs no plan"""
 
 
@@ -68,12 +68,12 @@ class Plan:
         }
 
 
-def write(plan: Plan, path: str | Path, note: dict[str, Any]) -> None:
+def write_plan(plan: Plan, path: str | Path, note: dict[str, Any]) -> None:
     text = json.dumps({**asdict(plan), "note": note}, indent=2)
     Path(path).write_text(text + "\n")
 
 
-def read(path: str | Path) -> Plan:
+def read_plan(path: str | Path) -> Plan:
     """The plan in a file; one clear line if there is none."""
     try:
         content = json.loads(Path(path).read_text())
@@ -97,8 +97,8 @@ def _wrong(content: Any) -> str | None:
     fields = tuple(Plan.__dataclass_fields__)
     if not isinstance(content, dict) or {*content} - {"note"} != {*fields}:
         return f"a plan has {', '.join(fields)} and may have a note, nothing else"
-    if content["backend"] not in BACKENDS:
-        return f"backend {content['backend']!r} is not one of {', '.join(BACKENDS)}"
+    if content["backend"] not in PLANNED_BACKENDS:
+        return f"backend {content['backend']!r} is not one of {', '.join(PLANNED_BACKENDS)}"
     layers = content["layers"]
     numbers = [content["workers"], content["chunk"], *(layers if isinstance(layers, list) else [0])]
     if not layers or not all(type(n) is int and n > 0 for n in numbers):
@@ -110,7 +110,7 @@ def _wrong(content: Any) -> str | None:
     return None
 
 
-def check(plan: Plan, path: str, *, workers: int, layers: int) -> None:
+def validate_fit(plan: Plan, path: str, *, workers: int, layers: int) -> None:
     """Refuse a plan that was made for another model or number of workers."""
     if plan.workers != workers:
         raise UserError(

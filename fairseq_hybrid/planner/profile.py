@@ -1,7 +1,7 @@
 """A profile of this machine for a job: measured by real workers, kept for the next time.
 
 `measure` starts as many workers as will train, as fairseq-train would, and lets them measure
-(measure.py). The result is a plain dictionary, which `costs.Measured` reads. It is kept in
+(measure.py). The result is a plain dictionary, which `costs.MeasuredCosts` reads. It is kept in
 ``~/.cache/fairseq_hybrid`` (``XDG_CACHE_HOME``), under a name made of everything it depends on: the
 model's shapes, the batches', criterion and optimizer, torch, the machine, workers and threads.
 """
@@ -14,7 +14,6 @@ import json
 import os
 import platform
 import statistics
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -22,46 +21,43 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
-from fairseq_hybrid.launch import launcher as launch
-from fairseq_hybrid.launch.topology import Plan as Start
+from fairseq_hybrid.launch import launcher
+from fairseq_hybrid.launch.topology import Topology
 from fairseq_hybrid.planner import measure as measuring
-from fairseq_hybrid.planner import systems
-from fairseq_hybrid.planner.costs import Line, Measured, kind_of, layer_costs
+from fairseq_hybrid.planner.costs import Line, MeasuredCosts, kind_of, layer_costs
 from fairseq_hybrid.planner.job import Job
 from fairseq_hybrid.planner.plan import DATA_PARALLEL, SINGLE, Plan
+from fairseq_hybrid.planner.programs import programs_of
 from fairseq_hybrid.planner.simulate import simulate
+from fairseq_hybrid.planner.timing import progress
 
 FORMAT = 3
 """of the dictionary; goes up when what it holds changes"""
 
 
-def measure(cfg: Any, job: Job, samples: list[dict], *, again: bool = False) -> dict[str, Any]:
+def measure_job(cfg: Any, job: Job, samples: list[dict], *, again: bool = False) -> dict[str, Any]:
     """The profile of a job on this machine, from the cache if it is there and not `again`."""
     facts = depends_on(cfg, job)
     kept = cache() / f"profile-{name_of(facts)}.json"
-    profile = None if again else read(kept)
+    profile = None if again else read_profile(kept)
     if profile is not None:
-        say(f"{kept}, measured before (fairseq-hybrid-plan --remeasure does it again)")
+        progress(f"{kept}, measured before (fairseq-hybrid-plan --remeasure does it again)")
         return profile
-    say(f"measuring {job.workers} workers on this machine")
+    progress(f"measuring {job.workers} workers on this machine")
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "measured.json"
-        start = Start(workers=job.workers, distributed=True, hosts_store=True)
-        launch.launch(start, on_workers(cfg, job.workers), measuring.work,
-                      {"samples": samples, "path": str(result)})  # fmt: skip
+        here = Topology(workers=job.workers, distributed=True, hosts_store=True)
+        launcher.launch(here, on_workers(cfg, job.workers), measuring.measure_worker,
+                        {"samples": samples, "path": str(result)})  # fmt: skip
         profile = {**facts, "rest": 0.0, "rest_together": 0.0, **json.loads(result.read_text())}
     profile["lines"]["wavefront"] = unit_line(profile, job)
     profile["rest"] = unexplained(profile, job)
     profile["rest_together"] = unexplained_together(profile, job)
-    write(profile, kept)
+    write_profile(profile, kept)
     return profile
 
 
-def say(line: str) -> None:
-    print(f"profile: {line}", file=sys.stderr, flush=True)
-
-
-def read(kept: Path) -> dict[str, Any] | None:
+def read_profile(kept: Path) -> dict[str, Any] | None:
     """A profile of before, if there is a whole one."""
     try:
         return json.loads(kept.read_text())
@@ -69,13 +65,13 @@ def read(kept: Path) -> dict[str, Any] | None:
         return None
 
 
-def write(profile: dict[str, Any], kept: Path) -> None:
+def write_profile(profile: dict[str, Any], kept: Path) -> None:
     try:
         kept.parent.mkdir(parents=True, exist_ok=True)
         kept.write_text(json.dumps(profile, indent=1))
-        say(f"kept in {kept}")
+        progress(f"kept in {kept}")
     except OSError as error:  # a minute's work is not lost for want of a cache
-        say(f"not kept: {error}")
+        progress(f"not kept: {error}")
 
 
 def on_workers(cfg: Any, workers: int) -> Any:
@@ -131,10 +127,10 @@ def cache() -> Path:
 
 def unexplained(profile: dict[str, Any], job: Job) -> float:
     """What a whole update of one worker took beyond its parts: fairseq's bookkeeping, mostly."""
-    costs = Measured(profile)
+    costs = MeasuredCosts(profile)
     plan = Plan(SINGLE, 1, (job.model.layers,), job.longest)
     return max(0.0, statistics.median(
-        whole - simulate(systems.programs(plan, job.model, [batch], costs)).seconds
+        whole - simulate(programs_of(plan, job.model, [batch], costs)).seconds
         for whole, batch in zip(profile["whole"], job.batches)
     ))  # fmt: skip
 
@@ -142,11 +138,11 @@ def unexplained(profile: dict[str, Any], job: Job) -> float:
 def unexplained_together(profile: dict[str, Any], job: Job) -> float:
     """The same of an update of all workers under legacy_ddp, beyond what one worker has of it:
     threads of libraries that take a core away, workers that find each other's core busy."""
-    costs = Measured(profile)
+    costs = MeasuredCosts(profile)
     plan = Plan(DATA_PARALLEL, job.workers, (job.model.layers,), job.longest)
     beyond = []
     for seconds, batches in zip(profile["together"], job.updates):
-        programs = systems.programs(plan, job.model, batches, costs)
+        programs = programs_of(plan, job.model, batches, costs)
         beyond.append(seconds - simulate(programs, costs.link, costs.slow_down).seconds)
     return max(0.0, statistics.median(beyond))
 
@@ -154,7 +150,7 @@ def unexplained_together(profile: dict[str, Any], job: Job) -> float:
 def unit_line(profile: dict[str, Any], job: Job) -> Line:
     """What a wavefront took beside layers, embeddings and head, by the number of its units."""
     profile["lines"]["wavefront"] = Line(0.0, 0.0)
-    costs, measured = Measured(profile), profile["wavefront"]
+    costs, measured = MeasuredCosts(profile), profile["wavefront"]
     batch, points = job.batches[measured["batch"]], []
     for chunk, seconds in measured["chunks"]:
         work, _ = layer_costs(job.model, [batch], chunk, costs)

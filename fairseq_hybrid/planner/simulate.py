@@ -2,10 +2,10 @@
 
 Every worker has a program, a list of
 
-    Compute   take so many seconds of its own, longer while others compute (contention)
-    Post      send bytes, without waiting; a lane's messages go one after the other
-    Await     wait until a message has arrived
-    Meet      wait for the other workers, then so many seconds together (a collective)
+    Compute      so many seconds of its own, longer while others compute (contention)
+    Post         send bytes, without waiting; a lane's messages go one after the other
+    Await        wait until a message has arrived
+    Collective   a barrier of some workers, then so many seconds together
 
 Computation and messages progress side by side. While several lanes of a worker are busy they share
 its bandwidth; a message arrives when its bytes are sent and the latency has passed. `simulate`
@@ -20,7 +20,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Union
 
-WAIT = "wait"
+WAITING = "wait"
 EPSILON = 1e-12
 """seconds that count as none"""
 
@@ -41,7 +41,7 @@ class Await(NamedTuple):
     key: Hashable
 
 
-class Meet(NamedTuple):
+class Collective(NamedTuple):
     key: Hashable
     workers: tuple[int, ...]
     seconds: float
@@ -49,8 +49,8 @@ class Meet(NamedTuple):
     """bytes that each of them sends in it"""
 
 
-Step = Union[Compute, Post, Await, Meet]
-Program = Sequence[Step]
+Instruction = Union[Compute, Post, Await, Collective]
+Program = Sequence[Instruction]
 
 
 class Link(NamedTuple):
@@ -87,7 +87,7 @@ class Timeline:
         """Share of all workers' time in which they wait or are done, 0 to 1."""
         if not self.seconds:
             return 0.0
-        busy = sum(span.end - span.begin for span in self.spans if span.kind != WAIT)
+        busy = sum(span.end - span.begin for span in self.spans if span.kind != WAITING)
         return 1 - busy / (self.workers * self.seconds)
 
 
@@ -114,7 +114,7 @@ class _Worker:
     """when the step under way began"""
 
     @property
-    def step(self) -> Step | None:
+    def step(self) -> Instruction | None:
         return self.program[self.at] if self.at < len(self.program) else None
 
     @property
@@ -135,13 +135,14 @@ class _Simulation:
         self.link, self.slow_down = link, slow_down
         self.now = 0.0
         self.lanes: dict[tuple[int, Hashable], _Lane] = {}
-        self.due: dict[Hashable, float] = {}
+        self.arrives: dict[Hashable, float] = {}
         """message → when it arrives, once its bytes are sent"""
-        self.present: dict[Hashable, set[int]] = {}
-        self.parted: dict[Hashable, float] = {}
-        """meeting → when it ends, once everybody is there"""
+        self.entered: dict[Hashable, set[int]] = {}
+        """collective → workers that are in it"""
+        self.ends: dict[Hashable, float] = {}
+        """collective → when it ends, once all its workers are in it"""
         self.later: list[float] = []
-        """when messages arrive and meetings end, as a heap"""
+        """when messages arrive and collectives end, as a heap"""
         self.spans: list[Span] = []
         self.sent = [0.0] * len(programs)
 
@@ -172,17 +173,17 @@ class _Simulation:
             worker.since = self.now
             if isinstance(step, Compute):
                 worker.left = step.seconds
-            if isinstance(step, Meet):
-                self._meet(index, step)
+            if isinstance(step, Collective):
+                self._enter(index, step)
         if isinstance(step, Compute):
             if worker.left > EPSILON:
                 return False
             self._note(index, step.kind, step.name)
             return True
-        until = self.due if isinstance(step, Await) else self.parted
+        until = self.arrives if isinstance(step, Await) else self.ends
         if until.get(step.key, float("inf")) > self.now + EPSILON:
             return False
-        self._note(index, WAIT, "wait")
+        self._note(index, WAITING, "wait")
         return True
 
     def _post(self, index: int, post: Post) -> None:
@@ -191,12 +192,12 @@ class _Simulation:
         self.sent[index] += post.size
         self._deliver()
 
-    def _meet(self, index: int, meet: Meet) -> None:
-        here = self.present.setdefault(meet.key, set())
+    def _enter(self, index: int, collective: Collective) -> None:
+        here = self.entered.setdefault(collective.key, set())
         here.add(index)
-        self.sent[index] += meet.size
-        if here == set(meet.workers):
-            self.parted[meet.key] = self._after(meet.seconds)
+        self.sent[index] += collective.size
+        if here == set(collective.workers):
+            self.ends[collective.key] = self._after(collective.seconds)
 
     def _after(self, seconds: float) -> float:
         """That time, which will be waited for."""
@@ -238,4 +239,4 @@ class _Simulation:
         """Take what has been sent off the lanes: it arrives after the latency."""
         for lane in self.lanes.values():
             while lane.queue and lane.queue[0][1] <= EPSILON:
-                self.due[lane.queue.popleft()[0]] = self._after(self.link.latency)
+                self.arrives[lane.queue.popleft()[0]] = self._after(self.link.latency)

@@ -45,21 +45,21 @@ def _columns(first: str, relative: str) -> list[str]:
     return [first, *speed, "idle", "MB sent/update", "GB of the largest worker, about"]
 
 
-def alternatives(ranked: Sequence[Prediction]) -> Table:
+def alternatives_table(ranked: Sequence[Prediction]) -> Table:
     """All of them, the fastest first."""
     fastest = ranked[0].words_per_second
     rows = [[str(p.plan), *_row(p, fastest)] for p in ranked]
     return Table(_columns("plan", "of the fastest"), rows)
 
 
-def five_systems(systems: dict[str, Prediction]) -> Table:
+def systems_table(systems: dict[str, Prediction]) -> Table:
     """The systems that Ono et al. compare, relative to the first of them."""
     baseline = next(iter(systems.values())).words_per_second
     rows = [[title, *_row(p, baseline)] for title, p in systems.items()]
     return Table(_columns("system", "speed-up"), rows)
 
 
-def headline(device: Device, systems: dict[str, Prediction]) -> str:
+def projection_headline(device: Device, systems: dict[str, Prediction]) -> str:
     """What the table of the five systems is about."""
     count = max(p.plan.workers for p in systems.values())
     memory = max(size for p in systems.values() for size in p.memory)
@@ -69,7 +69,7 @@ def headline(device: Device, systems: dict[str, Prediction]) -> str:
     return line
 
 
-def workers(prediction: Prediction) -> Table:
+def workers_table(prediction: Prediction) -> Table:
     """What each worker does in the first update, and what it needs."""
     timeline = prediction.timeline
     rows = []
@@ -84,7 +84,7 @@ def workers(prediction: Prediction) -> Table:
     return Table(["", *spans, "MB sent", "GB, about"], rows)
 
 
-def places(prediction: Prediction) -> list[str]:
+def layer_labels(prediction: Prediction) -> list[str]:
     """What lies on each worker."""
     plan = prediction.plan
     if not plan.splits:
@@ -96,7 +96,7 @@ def places(prediction: Prediction) -> list[str]:
     return [f"worker {i}: {layers[i % plan.stages]}" for i in range(plan.workers)]
 
 
-def note(chosen: Prediction) -> dict[str, Any]:
+def plan_note(chosen: Prediction) -> dict[str, Any]:
     """For the reader of a plan file."""
     how = PROJECTED if chosen.projected else "predicted"
     return {

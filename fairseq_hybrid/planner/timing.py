@@ -7,7 +7,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -16,23 +16,39 @@ from fairseq_hybrid.planner.costs import Line, ring
 from fairseq_hybrid.planner.job import FLOAT
 from fairseq_hybrid.planner.simulate import Link
 
-REPEATS, BUDGET = 5, 0.6
+REPEATS, BUDGET, ALWAYS = 5, 0.6, float("inf")
 """how often something is measured, and the seconds after which it is not repeated"""
 ROUNDS = 3
-"""of alone and together"""
+"""of measuring worker 0 alone, then all workers at once"""
 WARM = 2
-"""updates in which memory grows"""
+"""updates that do not count: memory still grows in them"""
 SMALL, LARGE = 1 << 10, 1 << 22
 """bytes of a message"""
 
 Pair = tuple[float, float]
 """seconds forward, seconds backward"""
+Result = TypeVar("Result")
 
 
-def say(line: str) -> None:
-    """Progress, from worker 0."""
-    if dist.get_rank() == 0:
+def progress(line: str) -> None:
+    """Print a line, on worker 0 where there are several."""
+    if not dist.is_initialized() or dist.get_rank() == 0:
         print(f"profile: {line}", file=sys.stderr, flush=True)
+
+
+def seconds_of(job: Callable[[], Any]) -> float:
+    begin = time.perf_counter()
+    job()
+    return time.perf_counter() - begin
+
+
+def pair_of(forward: Callable[[], Result], backward: Callable[[Result], Any]) -> Pair:
+    """Seconds of both; `backward` gets what `forward` returns."""
+    begin = time.perf_counter()
+    result = forward()
+    middle = time.perf_counter()
+    backward(result)
+    return middle - begin, time.perf_counter() - middle
 
 
 def repeat(job: Callable[[], Any], budget: float = BUDGET) -> list[Any]:
@@ -44,8 +60,9 @@ def repeat(job: Callable[[], Any], budget: float = BUDGET) -> list[Any]:
     return results
 
 
-def median(job: Callable[[], float]) -> float:
-    return statistics.median(repeat(job))
+def median(job: Callable[[], float], budget: float = BUDGET) -> float:
+    """With an infinite budget all workers do it equally often, however long it takes."""
+    return statistics.median(repeat(job, budget))
 
 
 def median_pair(job: Callable[[], Pair]) -> Pair:
@@ -71,19 +88,17 @@ def together(job: Callable[[], Any], times: int) -> float:
     seconds = []
     for _ in range(WARM + times):
         dist.barrier()
-        begin = time.perf_counter()
-        job()
-        seconds.append(time.perf_counter() - begin)
+        seconds.append(seconds_of(job))
     return statistics.median(seconds[WARM:])
 
 
-def messages(model_size: int) -> tuple[Link, float, Line]:
+def transport(model_size: int) -> tuple[Link, float, Line]:
     """Between two workers; processor time of a byte; all-reduces by the bytes each one sends."""
-    say("messages")
+    progress("messages")
     busy = processor_seconds_per_byte()
-    small, large = (_together(functools.partial(_one_way, size)) for size in (SMALL, LARGE))
+    small, large = (median(functools.partial(_transfer, n), ALWAYS) for n in (SMALL, LARGE))
     workers, sizes = dist.get_world_size(), (FLOAT, min(model_size, 4 * LARGE))
-    points = [(ring(workers, n), _together(functools.partial(_all_reduce, n))) for n in sizes]
+    points = [(ring(workers, n), median(functools.partial(_all_reduce, n), ALWAYS)) for n in sizes]
     return Link(small, (LARGE - SMALL) / max(large - small, 1e-9)), busy, Line.through(points)
 
 
@@ -91,30 +106,24 @@ def processor_seconds_per_byte() -> float:
     """Of sending, which takes about as much as receiving, threads of libraries included."""
     begin = time.process_time()
     for _ in range(REPEATS):
-        _one_way(LARGE)
+        _transfer(LARGE)
     return (time.process_time() - begin) / REPEATS / 2 / LARGE  # each one sends and receives
 
 
-def _together(job: Callable[[], float]) -> float:
-    """The median; everybody does it equally often, however long it takes."""
-    return statistics.median(repeat(job, budget=float("inf")))
-
-
-def _one_way(size: int) -> float:
-    """Half of a message's way from worker 0 to worker 1 and back."""
+def _transfer(size: int) -> float:
+    """Half of the time that a message takes from worker 0 to worker 1 and back."""
     rank, message = dist.get_rank(), torch.zeros(size, dtype=torch.uint8)
+
+    def there_and_back() -> None:
+        for sender in (0, 1) if rank < 2 else ():
+            transfer = dist.isend if rank == sender else dist.irecv
+            transfer(message, 1 - rank).wait()
+
     dist.barrier()
-    begin = time.perf_counter()
-    if rank < 2:
-        for sender in (0, 1):
-            way = dist.isend if rank == sender else dist.irecv
-            way(message, 1 - rank).wait()
-    return (time.perf_counter() - begin) / 2
+    return seconds_of(there_and_back) / 2
 
 
 def _all_reduce(size: int) -> float:
     numbers = torch.zeros(size // FLOAT)
     dist.barrier()
-    begin = time.perf_counter()
-    dist.all_reduce(numbers)
-    return time.perf_counter() - begin
+    return seconds_of(lambda: dist.all_reduce(numbers))

@@ -16,10 +16,10 @@ from typing import Any
 from fairseq_hybrid.comm import stopwatch
 from fairseq_hybrid.errors import UserError
 from fairseq_hybrid.planner.costs import BACKWARD, FORWARD, HEAD, UPDATE
-from fairseq_hybrid.planner.simulate import WAIT, Span, Timeline
+from fairseq_hybrid.planner.simulate import WAITING, Span, Timeline
 
-SEND, OTHER = "send", "other"
-BACK = "back "
+SENDING, OTHER = "send", "other"
+BACK_PREFIX = "back "
 """how the names of units begin on their way back"""
 
 
@@ -30,7 +30,7 @@ class Trace:
     update: str
 
 
-def read(path: str) -> Trace:
+def read_trace(path: str) -> Trace:
     """The update of median length in a trace."""
     try:
         events = json.loads(Path(path).read_text())["traceEvents"]
@@ -92,5 +92,5 @@ def _spans(frame: dict[str, Any], events: list[dict[str, Any]], zero: float) -> 
 
 def _kind(event: dict[str, Any]) -> str:
     if event["cat"] == stopwatch.COMPUTE:
-        return BACKWARD if event["name"].startswith(BACK) else FORWARD
-    return {stopwatch.WAIT: WAIT, stopwatch.SEND: SEND}[event["cat"]]
+        return BACKWARD if event["name"].startswith(BACK_PREFIX) else FORWARD
+    return {stopwatch.WAIT: WAITING, stopwatch.SEND: SENDING}[event["cat"]]

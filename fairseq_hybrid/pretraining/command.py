@@ -22,7 +22,7 @@ from fairseq.distributed import utils as distributed_utils
 
 from fairseq_hybrid import checkpoints
 from fairseq_hybrid.errors import UserError
-from fairseq_hybrid.launch import topology as plan
+from fairseq_hybrid.launch import topology
 from fairseq_hybrid.models.feedforward_lm import FeedforwardLanguageModel
 from fairseq_hybrid.pretraining import options
 from fairseq_hybrid.pretraining.layerwise import Pretraining
@@ -35,8 +35,8 @@ EMBEDDINGS = "decoder.embed_tokens.weight"
 
 def cli_main() -> None:
     cfg, settings = parse()
-    if all(name in os.environ for name in plan.TORCHRUN):
-        plan.plan_torchrun(cfg)
+    if all(name in os.environ for name in topology.TORCHRUN):
+        topology.join_torchrun(cfg)
     options.check(cfg, settings)
     distributed_utils.call_main(cfg, main, settings=settings)
 

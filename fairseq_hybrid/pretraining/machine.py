@@ -68,8 +68,8 @@ class Machine:
             self.optimizer.step()
         self.update += 1
         if self.parallel is not None:
-            self.parallel.update = self.update
-            self.parallel.after_update(self)
+            self.parallel.begin_update(self.update)
+            self.parallel.after_step(self.optimizer)
         return (again_NV - visible_NV).square().mean()
 
     def _calm_down(self) -> None:
@@ -81,8 +81,8 @@ class Machine:
         """Make all that `state_dict` holds the same on all workers."""
         if self.parallel is not None:
             self.parallel.apart = True  # in momentum, even right after a meeting that kept it
-            self.parallel.meet(self, AVERAGE)
-            dist.all_reduce(self.calm, dist.ReduceOp.MIN, group=self.parallel.group)
+            self.parallel.meet(self.optimizer, AVERAGE)
+            dist.all_reduce(self.calm, dist.ReduceOp.MIN, group=self.parallel.process_group)
 
     def state_dict(self) -> dict[str, Any]:
         return {

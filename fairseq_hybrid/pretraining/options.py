@@ -97,7 +97,7 @@ def check(cfg: Any, settings: Settings) -> None:
             f"--activation {cfg.model.activation} cannot be pretrained, only layers of sigmoid "
             "units are Boltzmann machines: use --activation sigmoid, or train without pretraining"
         )
-    options.check(cfg)
+    options.validate_values(cfg)
     for limit in LIMITS:
         limit.check(settings)
     if cfg.distributed_training.distributed_world_size > 1:

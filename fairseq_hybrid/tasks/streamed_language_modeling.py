@@ -26,7 +26,7 @@ from omegaconf import II
 
 from fairseq_hybrid.tasks.streams import StreamCollater, StreamIterator, Streams
 
-NAME = "streamed_language_modeling"
+TASK = "streamed_language_modeling"
 
 
 @dataclass
@@ -35,7 +35,7 @@ class StreamedLanguageModelingConfig(LanguageModelingConfig):
     train_subset: str = II("dataset.train_subset")
 
 
-@register_task(NAME, dataclass=StreamedLanguageModelingConfig)
+@register_task(TASK, dataclass=StreamedLanguageModelingConfig)
 class StreamedLanguageModelingTask(LanguageModelingTask):
     """Language modelling with sequences that go on from batch to batch."""
 
@@ -44,14 +44,14 @@ class StreamedLanguageModelingTask(LanguageModelingTask):
         mode = str(args.sample_break_mode or "none")
         if mode != "none":
             raise ValueError(
-                f"--sample-break-mode {mode} cuts the text at sentences, --task {NAME} needs it "
+                f"--sample-break-mode {mode} cuts the text at sentences, --task {TASK} needs it "
                 f"whole: use none, or --task language_modeling"
             )
         for name in ("add_bos_token", "pad_to_fixed_bsz"):
             if getattr(args, name):
                 flag = "--" + name.replace("_", "-")
                 raise ValueError(
-                    f"{flag} puts into the batches of --task {NAME} what is not in the text: "
+                    f"{flag} puts into the batches of --task {TASK} what is not in the text: "
                     f"leave it out"
                 )
         return super().setup_task(args, **kwargs)
@@ -71,7 +71,7 @@ class StreamedLanguageModelingTask(LanguageModelingTask):
         """All of the corpus, training data too: `fairseq-eval-lm` scores every word."""
         if context_window > 0:
             raise ValueError(
-                f"--context-window {context_window} is not for --task {NAME}, where the context "
+                f"--context-window {context_window} is not for --task {TASK}, where the context "
                 f"is all of the stream so far: leave it out, or use --task language_modeling"
             )
         iterator = self._iterator(dataset, True, max_sentences=batch_size, **options)
@@ -93,7 +93,7 @@ class StreamedLanguageModelingTask(LanguageModelingTask):
         **_,
     ) -> StreamIterator:
         if not max_sentences:
-            raise ValueError(f"--task {NAME} needs --batch-size: the number of streams per worker")
+            raise ValueError(f"--task {TASK} needs --batch-size: the number of streams per worker")
         streams = self._streams(dataset, rest, max_sentences, num_shards)
         return StreamIterator(
             dataset=dataset,

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from fairseq.data import FairseqDataset
@@ -48,7 +49,7 @@ class StreamIterator(EpochBatchIterator):
 
     in_order = True
 
-    def ordered_batches(self, epoch, fix_batches_to_gpus, shuffle):
+    def ordered_batches(self, epoch: int, fix_batches_to_gpus: bool, shuffle: bool) -> Any:
         return super().ordered_batches(epoch, fix_batches_to_gpus, shuffle=False)
 
 
@@ -59,7 +60,7 @@ class StreamCollater:
     dataset: FairseqDataset
     firsts: torch.Tensor
 
-    def __call__(self, samples: list) -> dict:
+    def __call__(self, samples: list[dict[str, Any]]) -> dict[str, Any]:
         batch = self.dataset.collater(samples)
         if batch:
             batch["net_input"]["fresh"] = torch.isin(batch["id"], self.firsts)

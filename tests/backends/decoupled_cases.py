@@ -16,10 +16,11 @@ from fairseq.optim.adam import FairseqAdam, FairseqAdamConfig
 from gradient_cases import loss_of, sample
 from hybrid_lstm_reference import TinyTask, tiny_model
 
-from fairseq_hybrid.backends.wavefront.decoupled import DecoupledParallel, scale_late
+from fairseq_hybrid.backends.wavefront.decoupled import DecoupledParallel
 from fairseq_hybrid.models.lstm_layer import run_layers
 from fairseq_hybrid.models.packing import Packing
 from fairseq_hybrid.models.parallel_parts import join_state
+from fairseq_hybrid.optim.optimizer import wrap
 
 UPDATES = 10
 DRAINS = (5, UPDATES - 1)
@@ -199,8 +200,9 @@ def parallel(case: Case, rank: int, world: int) -> dict:
         shrink=case.shrink,
         share_memory=not case.messages,
     )
-    seen, optimizer = ModuleProxyWrapper(model.train()), adam(model.module)
-    scale_late(optimizer, model)
+    seen = ModuleProxyWrapper(model.train())
+    optimizer = wrap(adam(model.module), model)
+    model.attach(optimizer, torch.nn.Module())
     losses, norms, ideal = [], [], []
     for update in range(UPDATES):
         losses.append(0.0)

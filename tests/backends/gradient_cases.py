@@ -222,7 +222,7 @@ def parallel(case: Case, rank: int) -> dict:
         "loss": loss,
         "grads": {name: dense(grad) for name, grad in found.items()},
         "rows": {name: g.indices().numel() for name, g in found.items() if g.is_sparse},
-        "norm": model.ownership.norm(),
+        "norm": model.grad_norm(model.gradient_groups([], 1.0)),
         "stage": model.group.stage,
         "owners": owners,
         "sent": model.bytes_sent,

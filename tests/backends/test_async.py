@@ -17,7 +17,7 @@ from workers import WorkerError, run_workers
 
 from fairseq_hybrid.backends.asynchronous import AsyncParallel, Server
 from fairseq_hybrid.optim import rows
-from fairseq_hybrid.optim.mixins import mix_in
+from fairseq_hybrid.optim.optimizer import wrap
 
 UPDATES, WORDS = 20, 9
 LM = (
@@ -51,11 +51,14 @@ class Model(torch.nn.Module):
         return self.table[words].sum() + self.layer.sum()
 
 
-class Optimizer(FairseqOptimizer):
+class SGD(FairseqOptimizer):
     def __init__(self, params):
         super().__init__(Namespace())
         self._optimizer = torch.optim.SGD(params, lr=0.5)
-        mix_in(self, rows.RowSteps)
+
+
+def optimizer_of(params):
+    return wrap(SGD(params), by_rows=True)
 
 
 def gradient(rank: int, update: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -69,7 +72,7 @@ def push_all(staleness: int, fails: int | None = None) -> tuple[dict, list[int] 
     """A worker: pushes known gradients; returns what it has in the end, and the server's clock."""
     rank = dist.get_rank()
     model = AsyncParallel(Model(), staleness=staleness).train()
-    optimizer = Optimizer(model.server.params) if rank == 0 else None
+    optimizer = optimizer_of(model.server.params) if rank == 0 else None
     model.start(optimizer, lambda: 0.5)
     model.use_row_gradients()
     pace = random.Random(rank)
@@ -82,7 +85,7 @@ def push_all(staleness: int, fails: int | None = None) -> tuple[dict, list[int] 
         model.push()
         if rank == fails and update == UPDATES // 2:
             raise ArithmeticError("as the test asks")
-    model.drain()
+    model.flush()
     return model.module.state_dict(), model.server.clock if rank == 0 else None
 
 
@@ -117,7 +120,7 @@ def test_nobody_waits_for_one_that_failed(fails):
 def test_nobody_runs_too_far_ahead():
     """Worker 0 may fetch after 2 more updates than worker 1 has made, but not after 3."""
     server = Server([torch.nn.Parameter(torch.zeros(2))], workers=2, staleness=2)
-    server.optimizer, server.learning_rate = Optimizer(server.params), lambda: 0.5
+    server.optimizer, server.learning_rate = optimizer_of(server.params), lambda: 0.5
     for _ in range(2):
         server.push(0, [torch.ones(2)])
     assert server.pull(0, [None])[0].tolist() == [-1.0, -1.0]

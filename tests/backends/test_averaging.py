@@ -49,13 +49,13 @@ def drift(state: str) -> dict:
     torch.manual_seed(1 + dist.get_rank())
     notes = {}
     for update in range(1, 9):
-        model.update = update
+        model.begin_update(update)
         optimizer.zero_grad()
         model(torch.randn(4, 3)).square().sum().backward()
         model.all_reduce_grads()
         optimizer.step()
         notes[update, "before"] = snapshot(module, optimizer)
-        model.after_update(optimizer)
+        model.after_step(optimizer.optimizer)
         notes[update, "after"] = snapshot(module, optimizer)
     return notes
 

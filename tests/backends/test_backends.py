@@ -5,11 +5,13 @@ from __future__ import annotations
 import pickle
 
 import pytest
+import torch
 from fairseq.dataclass import configs, constants
 from jobs import TINY_LSTM, curve
 
 import fairseq_hybrid  # noqa: F401
 from fairseq_hybrid.backends import registry as backends
+from fairseq_hybrid.backends.base import Backend
 
 PLUGIN = '''
 """A user's own plugin on top of ours: gradients summed by hand, so legacy_ddp's losses."""
@@ -116,7 +118,7 @@ def test_a_name_can_be_taken_once(name):
 
 def test_gradients_are_summed_again_after_a_batch_that_failed():
     """fairseq goes on when memory was too small for a batch."""
-    wrapper = backends.Accumulating()
+    wrapper = Backend(torch.nn.Linear(1, 1))
 
     def batch() -> None:
         with wrapper.no_sync():

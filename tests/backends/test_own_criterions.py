@@ -15,7 +15,6 @@ import fairseq.logging.meters
 import torch
 from fairseq.criterions import register_criterion
 from fairseq.criterions.cross_entropy import CrossEntropyCriterion, CrossEntropyCriterionConfig
-from fairseq.data import LanguagePairDataset
 from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 import fairseq_hybrid
@@ -35,22 +34,26 @@ class Biased(CrossEntropyCriterion):
         return super().compute_loss(model, biased, sample, reduce=reduce)
 
 
-class Tagged(LanguagePairDataset):
+def tagged(data):
     """Decoder inputs begin with the language; targets end with the end of the sentence."""
+    collater = data.collater
 
-    def collater(self, samples, pad_to_length=None):
-        batch = super().collater(samples, pad_to_length)
+    def with_language(samples, pad_to_length=None):
+        batch = collater(samples, pad_to_length)
         if batch:
             words = batch["net_input"]["prev_output_tokens"]
-            words[words == self.tgt_dict.eos()] = LANGUAGE
+            words[words == data.tgt_dict.eos()] = LANGUAGE
         return batch
+
+    data.collater = with_language
+    return data
 
 
 @register_task("tagged_translation", dataclass=TranslationConfig)
 class TaggedTask(TranslationTask):
     def load_dataset(self, split, *args, **kwargs):
         super().load_dataset(split, *args, **kwargs)
-        self.datasets[split].__class__ = Tagged
+        self.datasets[split] = tagged(self.datasets[split])
 '''
 LSTM = (
     *("--arch", "hybrid_lstm", "--encoder-layers", "2", "--dropout", "0"),

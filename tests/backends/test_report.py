@@ -9,14 +9,14 @@ import pytest
 
 from fairseq_hybrid.backends.wavefront import report
 from fairseq_hybrid.comm.stopwatch import Stopwatch
-from fairseq_hybrid.launch import launcher as launch
+from fairseq_hybrid.launch import worker
 
 
 @pytest.fixture
 def alone(monkeypatch):
     """One worker that has nobody to talk to."""
-    monkeypatch.setattr(launch, "farewells", [])
-    monkeypatch.setattr(report.Report, "_log", lambda *_: None)
+    monkeypatch.setattr(worker, "teardown_hooks", [])
+    monkeypatch.setattr(report.Report, "_gather", lambda *_: {})
     monkeypatch.setattr(report.dist, "get_rank", lambda: 0)
     monkeypatch.setattr(report.dist, "get_world_size", lambda: 1)
 
@@ -34,19 +34,19 @@ def alone(monkeypatch):
 def test_a_short_training_has_a_timeline_of_its_last_updates(alone, tmp_path, updates, shown):
     path = tmp_path / "trace.json"
     log = report.Report(alone, str(path))
-    for number in range(updates):
-        with log.update(number):
-            pass
+    for number in range(1, updates + 1):
+        log.begin(number)
+        log.end()
     assert path.exists() == (updates >= 8)
-    for farewell in launch.farewells:
-        farewell()
+    for hook in worker.teardown_hooks:
+        hook()
     events = json.loads(path.read_text())["traceEvents"]
     assert [e["name"] for e in events if e["ph"] == "X"] == [f"update {n}" for n in shown]
 
 
 def test_nothing_is_written_unasked(alone):
     log = report.Report(alone, None)
-    with log.update(0):
-        pass
-    assert launch.farewells == []
+    log.begin(1)
+    log.end()
+    assert worker.teardown_hooks == []
     assert alone.watch.spans == []

@@ -6,14 +6,17 @@ from argparse import Namespace
 
 import pytest
 import torch
+import torch.distributed as dist
 
+from fairseq_hybrid.backends.base import Backend
+from fairseq_hybrid.backends.wavefront.backend import WavefrontParallel
 from fairseq_hybrid.trainer import HybridTrainer
 
 
 def draw(monkeypatch, rank: int, *, spread: bool, update: int = 7) -> torch.Tensor:
-    monkeypatch.setattr(HybridTrainer, "spread", object() if spread else None, raising=False)
-    monkeypatch.setattr(HybridTrainer, "data_parallel_rank", rank)
+    monkeypatch.setattr(dist, "get_rank", lambda: rank)
     trainer = object.__new__(HybridTrainer)
+    trainer._backend = object.__new__(WavefrontParallel if spread else Backend)
     trainer.cfg = Namespace(common=Namespace(seed=1))
     trainer.get_num_updates = lambda: update
     trainer._set_seed()

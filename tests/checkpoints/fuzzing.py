@@ -288,8 +288,8 @@ def fuzz(load: Callable, seeds: list[bytes], cases: int, refusals: tuple[type, .
 
 def main() -> None:
     import fairseq_hybrid  # noqa: F401
-    from fairseq_hybrid.errors import UserError
     from fairseq_hybrid import checkpoints
+    from fairseq_hybrid.errors import UserError
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("files", nargs="+", type=Path)

@@ -15,8 +15,8 @@ import torch
 from jobs import USER_DIR, run, train, train_command
 
 import fairseq_hybrid  # noqa: F401
-from fairseq_hybrid.errors import UserError
 from fairseq_hybrid import checkpoints
+from fairseq_hybrid.errors import UserError
 
 
 class Malice:

@@ -16,8 +16,8 @@ from jobs import train
 from test_unpickler import values
 
 import fairseq_hybrid  # noqa: F401
-from fairseq_hybrid.errors import UserError
 from fairseq_hybrid import checkpoints
+from fairseq_hybrid.errors import UserError
 
 
 def stored(state: object, **how: bool) -> bytes:

@@ -16,9 +16,9 @@ from fairseq import checkpoint_utils
 from fairseq.dataclass.configs import CheckpointConfig
 
 import fairseq_hybrid  # noqa: F401
-from fairseq_hybrid.errors import UserError
 from fairseq_hybrid import checkpoints
 from fairseq_hybrid.checkpoints import saving
+from fairseq_hybrid.errors import UserError
 from fairseq_hybrid.trainer import HybridTrainer
 
 

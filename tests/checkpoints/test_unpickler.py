@@ -39,8 +39,8 @@ from pickles import (
 )
 
 import fairseq_hybrid  # noqa: F401
-from fairseq_hybrid.errors import UserError
 from fairseq_hybrid import checkpoints
+from fairseq_hybrid.errors import UserError
 
 GIB = 1 << 30
 FOUR = {"0": np.arange(4, dtype="f4").tobytes()}

@@ -18,7 +18,7 @@ UPDATES = 40
 SIZES = (7, 1000, 65)
 ROWS = (10, 3)
 ALL = (*SIZES, ROWS[0] * ROWS[1])
-SHARED, SENT = "SharedMemory", "Messages"
+SHARED, SENT = "SharedMemoryAllReduce", "AllReduce"
 
 
 def numbers(rank: int, update: int, size: int) -> torch.Tensor:
@@ -26,7 +26,7 @@ def numbers(rank: int, update: int, size: int) -> torch.Tensor:
     return torch.randn(size, generator=generator, dtype=torch.float64)
 
 
-def connect(params: list[torch.Tensor], way: str) -> sums.Messages:
+def connect(params: list[torch.Tensor], way: str) -> sums.AllReduce:
     """`elsewhere`: worker 1 is on another machine; `refused`: worker 0 gets no memory."""
     with contextlib.ExitStack() as changes:
         if way == "elsewhere" and dist.get_rank() == 1:
@@ -34,7 +34,7 @@ def connect(params: list[torch.Tensor], way: str) -> sums.Messages:
         if way == "refused":
             refuse = mock.Mock(side_effect=OSError("refused"))
             changes.enter_context(mock.patch.object(sums.os, "memfd_create", refuse))
-        return sums.connect(dist.group.WORLD, params, share=way != "messages")
+        return sums.make_all_reduce(dist.group.WORLD, params, share=way != "messages")
 
 
 def add(way: str) -> dict:

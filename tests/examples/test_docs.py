@@ -15,16 +15,16 @@ from pathlib import Path
 import documented
 import pytest
 from documented import Command
-from jobs import ROOT, TINY_LSTM, USER_DIR, curve, run
+from jobs import ROOT, TINY_LSTM, TOY_CORPUS, USER_DIR, curve, run
 from rehearse import REACHED, Rehearsal
 from warm import Warm
 
 
 @pytest.fixture(scope="module")
-def half(tmp_path_factory):
+def plugin(tmp_path_factory):
     """The plugin of docs/adding-a-backend.md."""
     page = (ROOT / "docs/adding-a-backend.md").read_text(encoding="utf-8")
-    folder = tmp_path_factory.mktemp("plugins") / "half_plugin"
+    folder = tmp_path_factory.mktemp("plugins") / "every_k_plugin"
     folder.mkdir()
     code = re.search(r"```python\n(.*?)```", page, re.DOTALL)[1]
     (folder / "__init__.py").write_text(code)
@@ -41,28 +41,36 @@ def command(data, save_dir, plugin, *more) -> list[str]:
     ]
 
 
+MEANS = ("--sentence-avg", "--no-save")
+TWICE = ("--update-freq", "4", "--max-update", "2")
+
+
 @pytest.fixture(scope="module")
-def legacy(data, half, server, tmp_path_factory):
+def legacy(data, plugin, server, tmp_path_factory):
     """Folder and result of a training by fairseq's own backend."""
     folder = tmp_path_factory.mktemp("legacy")
-    words = command(data, folder, half, "--ddp-backend", "legacy_ddp")
+    words = command(data, folder, plugin, "--ddp-backend", "legacy_ddp")
     return folder, Warm(server, words, folder).finish().ok()
 
 
-def test_the_example_of_a_backend_trains(data, tmp_path, half, server, legacy):
-    words = command(data, tmp_path, half, "--ddp-backend", "half", "--no-save")
-    ours, theirs = Warm(server, words, tmp_path).finish().ok(), legacy[1]
-    assert len(curve(ours)) == 4
-    assert curve(ours) == pytest.approx(curve(theirs), rel=2e-3)
-    norms = curve(ours, "gnorm")
-    assert norms == pytest.approx(curve(theirs, "gnorm"), rel=1e-2)
-    assert all(sent > 0 for sent in curve(ours, "sent_mb").values())
+def test_the_example_of_a_backend_trains(data, tmp_path, plugin, server):
+    """Every second update uses gradients, those of two: as many as in one of twice the batches."""
+    ours = command(data, tmp_path, plugin, "--ddp-backend", "every_k", "--every-k", "2", *MEANS)
+    theirs = command(data, tmp_path, plugin, "--ddp-backend", "legacy_ddp", *MEANS, *TWICE)
+    ours, theirs = (Warm(server, words, tmp_path).finish().ok() for words in (ours, theirs))
+    losses, norms, sent = (list(curve(ours, key).values()) for key in ("loss", "gnorm", "sent_mb"))
+    pairs = [(first + second) / 2 for first, second in zip(losses[::2], losses[1::2])]
+    assert len(pairs) == 2
+    assert pairs == pytest.approx(list(curve(theirs).values()), rel=1e-4)
+    assert norms[::2] == sent[::2] == [0, 0]
+    assert norms[1::2] == pytest.approx(list(curve(theirs, "gnorm").values()), abs=2e-3)
+    assert min(sent[1::2]) > 0
 
 
-def test_its_check_is_one_line(data, tmp_path, half, server):
-    words = command(data, tmp_path, half, "--ddp-backend", "half", "--half-scale", "0")
+def test_its_check_is_one_line(data, tmp_path, plugin, server):
+    words = command(data, tmp_path, plugin, "--ddp-backend", "every_k", "--every-k", "0")
     result = Warm(server, words, tmp_path).finish()
-    assert "--half-scale 0.0 is not a scale: give more than 0" in result.error()
+    assert "--every-k 0 is not a number of updates: give 1 or more" in result.error()
 
 
 def test_reading_a_checkpoint_by_hand(legacy, monkeypatch, capsys):
@@ -101,10 +109,10 @@ DOTS = {
 
 
 @pytest.fixture(scope="module")
-def place(half, tmp_path_factory):
+def place(plugin, tmp_path_factory):
     """A folder with what documented commands read before their work begins."""
     folder = tmp_path_factory.mktemp("place")
-    (folder / "half_plugin").symlink_to(half)
+    (folder / "every_k_plugin").symlink_to(plugin)
     page = (ROOT / "docs/planning.md").read_text(encoding="utf-8")
     (folder / "plan.json").write_text(re.search(r"```json\n(.*?)```", page, re.DOTALL)[1])
     (folder / "PRE").mkdir()
@@ -255,6 +263,13 @@ def check_sacrebleu(command, rehearsal, place):
     assert "p = " in run(*filled(command.words), "-f", "text", cwd=place).ok().out
 
 
+def check_toy_corpus(command, rehearsal, place):
+    """The command as it stands, but with few sentences."""
+    sizes = [word for split in ("train", "valid", "test") for word in (f"--{split}", "3")]
+    folder, *more = filled(command.words[2:])
+    run(*TOY_CORPUS, place / "text" / folder, *more, *sizes).ok()
+
+
 def check_tables(command, rehearsal, place):
     """tests/test_documents.py runs it with --check; without, it would rewrite these pages."""
     assert command.words[2:] == ()
@@ -274,6 +289,7 @@ SPECIAL = {
     "srun": check_srun,
     "benchmarks/devices.sh": check_devices,
     "benchmarks/tables.py": check_tables,
+    "examples/toy_corpus": check_toy_corpus,
     "tests/faults": check_by_hand,
 }
 

@@ -61,7 +61,7 @@ def name_of(script: Path) -> str:
 def test_preparing_can_be_looked_at_first(script, small, tmp_path):
     out = tmp_path / "out"
     result = bash(script, "--dry-run", *small, OUT=str(out)).ok()
-    steps = ["fairseq-hybrid-corpus"] if small else ["# "]
+    steps = ["examples/toy_corpus"] if small else ["# "]
     for step in (*steps, "pieces.py train", "pieces.py encode", "fairseq-preprocess"):
         assert step in result.out
     assert not out.exists(), "nothing is to be done"

@@ -18,12 +18,13 @@ TIMEOUT = 5
 
 TWO = ("--distributed-world-size", "2")
 LSTM = ("--arch", "hybrid_lstm", "--encoder-layers", "2")
+SAMPLED = ("--criterion", "sampled_softmax", "--sample-frequent", "10", "--sample-random", "15")
 BACKENDS = {
     "one worker": (),
     "legacy_ddp": (*TWO, "--ddp-backend", "legacy_ddp"),
     "hybrid": (*TWO, "--ddp-backend", "hybrid"),
     "decoupled": (*TWO, "--ddp-backend", "hybrid", "--hybrid-schedule", "decoupled"),
-    "sampled": (*TWO, "--ddp-backend", "sampled"),
+    "sampled": (*TWO, "--ddp-backend", "sampled", *SAMPLED),
     "model_averaging": (*TWO, "--ddp-backend", "model_averaging"),
     "async": (*TWO, "--ddp-backend", "async"),
 }

@@ -44,16 +44,16 @@ def test_a_folder_in_use_is_refused_by_the_name_of_the_process(tmp_path, holder)
         lock.held(options(tmp_path)),
     ):
         pass
-    assert (tmp_path / lock.NAME).exists(), "a refusal must not take the other's lock away"
+    assert (tmp_path / lock.LOCK_FILE).exists(), "a refusal must not take the other's lock away"
 
 
 def test_a_kill_leaves_no_lock_behind(tmp_path):
     pid = os.fork()
     if pid == 0:
-        lock.take(str(tmp_path / lock.NAME))
+        lock.acquire(str(tmp_path / lock.LOCK_FILE))
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(pid, 0)
-    assert (tmp_path / lock.NAME).exists()
+    assert (tmp_path / lock.LOCK_FILE).exists()
     with lock.held(options(tmp_path)):
         pass
     assert not list(tmp_path.iterdir())
@@ -65,8 +65,8 @@ def test_what_saves_nothing_needs_no_lock(tmp_path, holder):
 
 
 def test_a_file_removed_by_its_last_owner_is_not_the_lock(tmp_path):
-    path = tmp_path / lock.NAME
-    handle = lock.take(str(path))
+    path = tmp_path / lock.LOCK_FILE
+    handle = lock.acquire(str(path))
     path.unlink()
     assert not lock.same_file(handle, str(path))
     os.close(handle)

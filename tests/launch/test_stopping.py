@@ -24,14 +24,14 @@ def watcher(store=None, rank=0, world=1):
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
     left: list[int] = []
-    made = stopping.Watcher(stopping.Notes(reader, writer), left.append)
+    made = stopping.Watcher(stopping.SignalPipe(reader, writer), left.append)
     made.save_first(store, rank, world)
     return made, left
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_workers_that_are_asked_at_any_moment_agree_on_one_update(seed, monkeypatch):
-    monkeypatch.setattr(stopping, "LOOK", 0.02)
+    monkeypatch.setattr(stopping, "POLL_SECONDS", 0.02)
     world, chance = 4, random.Random(seed)
     store, barrier = dist.HashStore(), threading.Barrier(world)
     team = [watcher(store, rank, world)[0] for rank in range(world)]
@@ -53,7 +53,7 @@ def test_workers_that_are_asked_at_any_moment_agree_on_one_update(seed, monkeypa
         thread.start()
     time.sleep(chance.uniform(0.02, 0.1))
     for rank in chance.sample(range(world), chance.randint(1, world)):
-        os.write(team[rank].notes.writer, bytes([signal.SIGTERM]))
+        os.write(team[rank].pipe.writer, bytes([signal.SIGTERM]))
         time.sleep(chance.uniform(0, 0.02))
     for thread in runs:
         thread.join(15)
@@ -65,7 +65,7 @@ def test_workers_that_are_asked_at_any_moment_agree_on_one_update(seed, monkeypa
 
 
 def test_a_signal_to_a_data_loader_ends_it_and_is_not_its_workers():
-    with stopping.noted_signals() as notes:
+    with stopping.signals_in_pipe() as pipe:
         child = os.fork()
         if child == 0:
             time.sleep(30)
@@ -73,9 +73,9 @@ def test_a_signal_to_a_data_loader_ends_it_and_is_not_its_workers():
         time.sleep(0.3)  # the child has begun
         os.kill(child, signal.SIGTERM)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
-        assert notes.read() == []
+        assert pipe.read() == []
         os.kill(os.getpid(), signal.SIGTERM)
-        assert notes.read() == [signal.SIGTERM]
+        assert pipe.read() == [signal.SIGTERM]
 
 
 def test_the_line_says_what_is_saved(tmp_path):
@@ -101,15 +101,15 @@ def test_a_second_signal_ends_at_once_but_not_the_same_one_passed_on_twice(monke
     one.on_signal(signal.SIGINT)
     one.on_signal(signal.SIGTERM)
     assert not left
-    one.since -= 2 * stopping.TWICE
+    one.asked_at -= 2 * stopping.REPEAT_SECONDS
     one.on_signal(signal.SIGTERM)
     assert left == [signal.SIGTERM]
 
 
 def test_a_silent_neighbour_is_named_and_a_beating_one_is_not():
     store, lines = dist.HashStore(), []
-    first = heartbeat.Ring(store, 0, 2, 1.0, lines.append)
-    second = heartbeat.Ring(store, 1, 2, 1.0, lines.append)
+    first = heartbeat.Heartbeat(store, 0, 2, 1.0, lines.append)
+    second = heartbeat.Heartbeat(store, 1, 2, 1.0, lines.append)
     first.start()
     second.start()
     time.sleep(1.5)
@@ -122,7 +122,7 @@ def test_a_silent_neighbour_is_named_and_a_beating_one_is_not():
 
 def test_a_worker_that_has_not_begun_to_beat_counts_as_silent_too():
     lines: list[str] = []
-    ring = heartbeat.Ring(dist.HashStore(), 1, 3, 0.5, lines.append)
+    ring = heartbeat.Heartbeat(dist.HashStore(), 1, 3, 0.5, lines.append)
     ring.start()
     ring.join(10)
     assert "worker 2 has given no sign of life" in lines[0]

@@ -1,4 +1,4 @@
-"""The plan of who starts what, as data: no process is started here."""
+"""Who starts which workers, as data: no process is started here."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from omegaconf import OmegaConf
 
 import fairseq_hybrid  # noqa: F401
 from fairseq_hybrid.errors import UserError
-from fairseq_hybrid.launch import launcher as launch
-from fairseq_hybrid.launch.topology import Plan, address, plan
+from fairseq_hybrid.launch.rendezvous import loopback_store
+from fairseq_hybrid.launch.topology import Topology, address, topology_of
 
 
 @pytest.fixture
@@ -26,12 +26,12 @@ def cfg(monkeypatch):
 
 
 def test_one_worker_is_this_process(cfg):
-    assert plan(cfg, training=True) == Plan(workers=0)
+    assert topology_of(cfg, training=True) == Topology(workers=0)
 
 
-def test_several_workers_meet_at_our_store(cfg):
+def test_several_workers_find_our_store(cfg):
     cfg.distributed_training.distributed_world_size = 3
-    assert plan(cfg, training=True) == Plan(3, 0, distributed=True, hosts_store=True)
+    assert topology_of(cfg, training=True) == Topology(3, 0, distributed=True, hosts_store=True)
     assert cfg.distributed_training.distributed_backend == "gloo"
 
 
@@ -42,7 +42,7 @@ def test_explicit_address_elsewhere_is_not_ours_to_host(cfg):
         distributed_num_procs=2,
         distributed_init_method="tcp://10.0.0.1:2000",
     )
-    assert plan(cfg, training=True) == Plan(2, 2, distributed=True, hosts_store=False)
+    assert topology_of(cfg, training=True) == Topology(2, 2, distributed=True, hosts_store=False)
 
 
 def test_torchrun_variables_win_over_the_default_world_size(cfg, monkeypatch):
@@ -53,14 +53,14 @@ def test_torchrun_variables_win_over_the_default_world_size(cfg, monkeypatch):
         ("RANK", "1"),
     ):
         monkeypatch.setenv(name, value)
-    assert plan(cfg, training=True) == Plan(0, 0, distributed=True)
+    assert topology_of(cfg, training=True) == Topology(0, 0, distributed=True)
     assert cfg.distributed_training.distributed_rank == 1
     assert cfg.distributed_training.distributed_world_size == 2
 
 
 def test_generation_under_torchrun_stays_as_fairseq_has_it(cfg, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert plan(cfg, training=False) == Plan(workers=0)
+    assert topology_of(cfg, training=False) == Topology(workers=0)
 
 
 @pytest.fixture
@@ -86,15 +86,15 @@ def srun(cfg, monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("task", "tasks", "world", "wanted", "rank"),
     [
-        (0, 2, 2, Plan(0, 0, distributed=True), 0),
-        (1, 2, 2, Plan(0, 0, distributed=True), 1),
-        (1, 2, 4, Plan(2, 2, distributed=True), 2),
-        (2, 3, 9, Plan(3, 6, distributed=True), 6),
+        (0, 2, 2, Topology(0, 0, distributed=True), 0),
+        (1, 2, 2, Topology(0, 0, distributed=True), 1),
+        (1, 2, 4, Topology(2, 2, distributed=True), 2),
+        (2, 3, 9, Topology(3, 6, distributed=True), 6),
     ],
 )
 def test_slurm_with_one_task_per_node(cfg, srun, task, tasks, world, wanted, rank):
     srun(task, tasks, world)
-    assert plan(cfg, training=True) == wanted
+    assert topology_of(cfg, training=True) == wanted
     dt = cfg.distributed_training
     assert (dt.distributed_world_size, dt.distributed_rank) == (world, rank)
     assert dt.distributed_init_method == "tcp://first:29500"
@@ -105,21 +105,21 @@ def test_slurm_tasks_that_do_not_fit_the_world(cfg, srun, tasks, world):
     srun(0, tasks, world)
     wanted = f"--distributed-world-size {world} does not fit the {tasks} tasks .* give {tasks}"
     with pytest.raises(UserError, match=wanted):
-        plan(cfg, training=True)
+        topology_of(cfg, training=True)
 
 
-def test_slurm_tasks_need_a_port_to_meet(cfg, srun):
+def test_slurm_tasks_need_a_port(cfg, srun):
     srun(0, tasks=2, world=2)
     cfg.distributed_training.distributed_port = -1
     with pytest.raises(UserError, match="Slurm step of 2 tasks needs --distributed-port"):
-        plan(cfg, training=True)
+        topology_of(cfg, training=True)
 
 
 def test_slurm_without_its_tools(cfg, srun, monkeypatch, tmp_path):
     srun(0, tasks=2, world=2)
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     with pytest.raises(UserError, match=r"scontrol .*: give --distributed-init-method tcp://"):
-        plan(cfg, training=True)
+        topology_of(cfg, training=True)
 
 
 def test_a_slurm_batch_script_starts_workers_itself(cfg, srun, monkeypatch):
@@ -127,26 +127,26 @@ def test_a_slurm_batch_script_starts_workers_itself(cfg, srun, monkeypatch):
     srun(0, tasks=2, world=2)
     for name in ("STEP_NODELIST", "STEP_NUM_TASKS"):
         monkeypatch.delenv(f"SLURM_{name}")
-    assert plan(cfg, training=True) == Plan(2, 0, distributed=True, hosts_store=True)
+    assert topology_of(cfg, training=True) == Topology(2, 0, distributed=True, hosts_store=True)
 
 
 @pytest.mark.parametrize("world", [0, -2])
 def test_world_size_below_one(cfg, world):
     cfg.distributed_training.distributed_world_size = world
     with pytest.raises(UserError, match=f"--distributed-world-size {world}"):
-        plan(cfg, training=True)
+        topology_of(cfg, training=True)
 
 
 def test_rank_outside_the_world(cfg):
     cfg.distributed_training.update(distributed_world_size=2, distributed_rank=2)
     with pytest.raises(UserError, match="--distributed-rank 2"):
-        plan(cfg, training=True)
+        topology_of(cfg, training=True)
 
 
 def test_no_spawn_needs_an_address(cfg):
     cfg.distributed_training.update(distributed_world_size=2, distributed_no_spawn=True)
     with pytest.raises(UserError, match="--distributed-init-method"):
-        plan(cfg, training=True)
+        topology_of(cfg, training=True)
 
 
 @pytest.mark.parametrize("value", ["tcp://host", "tcp://:12", "tcp://host:port"])
@@ -156,6 +156,6 @@ def test_malformed_address(value):
 
 
 def test_port_in_use_is_said_before_anything_starts():
-    store = launch.loopback_store(0)
+    store = loopback_store(0)
     with pytest.raises(UserError, match=f"port {store.port} is in use"):
-        launch.loopback_store(store.port)
+        loopback_store(store.port)

@@ -14,23 +14,20 @@ from warm import Warm
 
 import fairseq_hybrid  # noqa: F401  (names of fairseq's)
 from fairseq_hybrid.errors import UserError
-from fairseq_hybrid.optim import ng_sgd, rows
-from fairseq_hybrid.optim.mixins import mix_in
-from fairseq_hybrid.optim.natural_gradient import NaturalLinear, OnlineNaturalGradient
+from fairseq_hybrid.optim import ng_sgd
+from fairseq_hybrid.optim.natural_gradient import OnlineNaturalGradient
+from fairseq_hybrid.optim.optimizer import wrap
 
 RANK_IN, RANK_OUT, LR, MOMENTUM, DECAY = 3, 4, 0.05, 0.9, 0.01
 
 
 def make(model: nn.Module, *, by_rows: bool = False, lr: float = LR, **options):
-    """As the trainer does it: the optimizer, what is mixed in, and last the model."""
+    """As the trainer does it."""
     options = {"momentum": 0.0, "weight_decay": 0.0, "ng_rank_in": RANK_IN, **options}
     options = {"ng_rank_out": RANK_OUT, **options}
     cfg = ng_sgd.NaturalGradientSGDConfig(lr=[lr], **options)
-    optimizer = ng_sgd.NaturalGradientSGD(cfg, list(model.parameters()))
-    if by_rows:
-        mix_in(optimizer, rows.RowUpdates)
-    optimizer.watch(model)
-    return optimizer
+    inner = ng_sgd.NaturalGradientSGD(cfg, list(model.parameters()))
+    return wrap(inner, by_rows=by_rows, of=(model,))
 
 
 def update(optimizer, model: nn.Module, *losses: torch.Tensor) -> None:
@@ -38,7 +35,7 @@ def update(optimizer, model: nn.Module, *losses: torch.Tensor) -> None:
     for loss in losses:
         loss.backward()
     optimizer.all_reduce_grads(model)
-    if isinstance(optimizer, rows.RowUpdates):
+    if optimizer.scales_once:
         optimizer.clip_grad_norm(0.0)
     optimizer.step()
 
@@ -107,10 +104,9 @@ def test_the_gradient_of_a_layers_input_is_the_plain_one():
     layer, x = nn.Linear(6, 5).double(), batch(4, 6).requires_grad_()
     layer(x).square().sum().backward()
     expected, x.grad = x.grad, None
-    make(layer)
+    optimizer = make(layer)
     layer(x).square().sum().backward()
-    assert isinstance(layer, NaturalLinear)
-    assert layer.called
+    assert optimizer.inner.layers[layer.weight].called
     close(x.grad, expected)
 
 
@@ -192,7 +188,7 @@ class Words(nn.Module):
 def test_a_shared_embedding_is_preconditioned_along_its_rows():
     model = Words(shared=True).double()
     optimizer, inputs = make(model), Reference(RANK_IN)
-    assert not isinstance(model.out, NaturalLinear)
+    assert not optimizer.inner.layers
     for _ in range(3):
         words, before = torch.randint(1, 9, (12,)), model.embed.weight.detach().clone()
         (plain,) = torch.autograd.grad(model(words).square().sum(), model.embed.weight)
@@ -316,10 +312,10 @@ def test_estimates_start_anew_if_a_resume_changes_their_rank():
     for optimizer in (same, other):
         optimizer.load_state_dict(state)
     assert torch.equal(
-        same.natural[model.weight].inputs.w_RD,
+        same.inner.natural[model.weight].inputs.w_RD,
         state["natural_gradient"]["matrices"][0]["inputs"]["w"],
     )
-    assert other.natural[model.weight].inputs.w_RD is None
+    assert other.inner.natural[model.weight].inputs.w_RD is None
 
 
 # Real jobs

@@ -8,14 +8,11 @@ import pytest
 import torch
 from fairseq.optim import FairseqOptimizer
 from fairseq.optim.adam import Adam, FairseqAdam, FairseqAdamConfig
-from fairseq.trainer import Trainer
 from torch import nn
 
 from fairseq_hybrid.models.lstm_layer import LSTMLayer
-from fairseq_hybrid.optim import ng_sgd, rows
-from fairseq_hybrid.optim.mixins import mix_in
-from fairseq_hybrid.optim.one_pass import OnePass
-from fairseq_hybrid.trainer import HybridTrainer
+from fairseq_hybrid.optim import one_pass, rows
+from fairseq_hybrid.optim.optimizer import HybridOptimizer, InnerScale, wrap
 
 
 class Optimizer(FairseqOptimizer):
@@ -37,14 +34,12 @@ def calls(monkeypatch) -> list[int]:
     return counts
 
 
-def train(make, mixin=None, dtype=torch.float32):
+def train(make, rules=(), dtype=torch.float32):
     """Parameters and state after six steps; one parameter has a gradient every other time."""
     torch.manual_seed(3)
     first, second = torch.randn(5, 4, dtype=dtype), torch.randn(7, dtype=dtype) * 1e-4
     params = [nn.Parameter(first), nn.Parameter(second)]
-    optimizer = Optimizer(make(params))
-    if mixin is not None:
-        mix_in(optimizer, mixin)
+    optimizer = HybridOptimizer(Optimizer(make(params)), rules=rules)
     for number in range(6):
         torch.manual_seed(number)
         for p in params[: 2 - number % 2]:
@@ -55,14 +50,14 @@ def train(make, mixin=None, dtype=torch.float32):
     return params, [optimizer.optimizer.state[p] for p in params]
 
 
-@pytest.mark.parametrize("mixin", [OnePass, rows.RowSteps])
-def test_it_is_fairseqs_adam(calls, mixin):
+@pytest.mark.parametrize("rules", [[one_pass.step], [rows.step, one_pass.step]])
+def test_it_is_fairseqs_adam(calls, rules):
     """Also the state, also from the first steps on, where the corrections are large."""
 
     def adam(params):
         return Adam(params, lr=0.01, weight_decay=0.1, eps=1e-3)
 
-    systems = train(adam), train(adam, mixin)
+    systems = train(adam), train(adam, rules)
     # The first step makes the state; later the parameters are at steps of their own.
     assert calls == [1, 1, 1, 1, 1, 1, 1]
     for (plain, plain_state), (fast, fast_state) in zip(*(zip(*s) for s in systems)):
@@ -82,30 +77,22 @@ def test_it_is_fairseqs_adam(calls, mixin):
     ],
 )
 def test_others_are_left_alone(calls, make, dtype):
-    (plain, _), (same, _) = train(make, dtype=dtype), train(make, OnePass, dtype)
+    (plain, _), (same, _) = train(make, dtype=dtype), train(make, [one_pass.step], dtype)
     assert not calls
     assert all(torch.equal(a, b) for a, b in zip(plain, same))
 
 
-def built(monkeypatch, model: nn.Module) -> FairseqOptimizer:
-    """What our trainer makes of the optimizer that fairseq builds."""
+def built(model: nn.Module) -> HybridOptimizer:
+    """What is made of the optimizer that fairseq builds."""
     cfg = FairseqAdamConfig(adam_betas="(0.9, 0.98)", fp16_adam_stats=False)
     cfg.tpu, cfg.lr = False, [0.1]
-
-    def build(self) -> None:
-        self._optimizer = FairseqAdam(cfg, list(model.parameters()))
-
-    monkeypatch.setattr(Trainer, "_build_optimizer", build)
-    monkeypatch.setattr(ng_sgd, "check", lambda cfg: None)
-    for name in ("spread", "apart", "averaging", "criterion"):
-        monkeypatch.setattr(HybridTrainer, name, None)
-    trainer = object.__new__(HybridTrainer)
-    trainer.cfg, trainer._model = Namespace(), model
-    trainer._build_optimizer()
-    return trainer._optimizer
+    inner = FairseqAdam(cfg, list(model.parameters()))
+    return wrap(inner, of=(model,))
 
 
-def test_models_of_ours_get_it_and_fairseqs_do_not(monkeypatch):
-    ours, theirs = (built(monkeypatch, model) for model in (LSTMLayer(2, 2), nn.LSTM(2, 2)))
-    assert isinstance(ours, OnePass)
-    assert type(theirs) is FairseqAdam
+def test_models_of_ours_get_it_and_fairseqs_do_not():
+    ours, theirs = built(LSTMLayer(2, 2)), built(nn.LSTM(2, 2))
+    assert ours.rules == (one_pass.step,)
+    assert ours.scales_once
+    assert theirs.rules == ()
+    assert isinstance(theirs.scale, InnerScale)

@@ -11,7 +11,7 @@ from torch import nn
 
 from fairseq_hybrid.errors import UserError
 from fairseq_hybrid.optim import rows
-from fairseq_hybrid.optim.mixins import mix_in
+from fairseq_hybrid.optim.optimizer import wrap
 
 from fairseq.optim.adam import Adam  # isort: skip
 
@@ -36,7 +36,7 @@ def make(kind: str, by_rows: bool, words: int = 6, seed: int = 0):
     table, other = nn.Parameter(torch.randn(words, 3)), nn.Parameter(torch.randn(4))
     optimizer = Optimizer(KINDS[kind]([table, other]))
     if by_rows:
-        mix_in(optimizer, rows.RowUpdates)
+        optimizer = wrap(optimizer, by_rows=True)
     return optimizer, table, other
 
 

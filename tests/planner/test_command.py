@@ -145,7 +145,7 @@ REFUSED = [
 @pytest.mark.parametrize(("flags", "said"), REFUSED, ids=[said for _, said in REFUSED])
 def test_what_cannot_be_planned_is_refused(data, flags, said):
     with pytest.raises(UserError) as error:
-        command.run([str(data), *JOB, *flags])
+        command.make_plan([str(data), *JOB, *flags])
     assert said in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -153,13 +153,13 @@ def test_what_cannot_be_planned_is_refused(data, flags, said):
 def test_without_matplotlib_the_way_out_is_named(data, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(UserError, match=r"--report needs matplotlib: pip install matplotlib"):
-        command.run([str(data), *JOB, "--workers", "2", "--report", "page.html"])
+        command.make_plan([str(data), *JOB, "--workers", "2", "--report", "page.html"])
 
 
 def test_five_systems_are_projected_for_other_devices(data, capsys, tmp_path):
     page = tmp_path / "page.html"
     words = ("--devices", "4xV100-nvlink", "--report", str(page))
-    command.run([str(data), *JOB, *words])
+    command.make_plan([str(data), *JOB, *words])
     out = capsys.readouterr().out
     assert out.startswith("projected, not measured: 4 x V100-nvlink\n")
     five, alternatives = out.split("\n\n")[1:3]

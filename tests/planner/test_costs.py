@@ -13,14 +13,14 @@ from fairseq_hybrid.planner.costs import (
     COPY,
     FORWARD,
     UPDATE,
+    LayerTimes,
     Line,
-    Measured,
-    Table,
+    MeasuredCosts,
     interpolate,
     kind_of,
     ring,
 )
-from fairseq_hybrid.planner.devices import DEVICES, Projected
+from fairseq_hybrid.planner.devices import DEVICES, ProjectedCosts
 
 MINE = {
     **{"name": "mine", "count": 3, "flops": 1e9, "memory_bandwidth": 1e9, "memory": 1e9},
@@ -37,10 +37,10 @@ def test_lines_do_not_begin_below_nothing():
 def test_tables_are_straight_between_the_points_and_beyond():
     assert [interpolate((2, 4, 8), (1, 2, 6), x) for x in (1, 3, 6, 10)] == [0.5, 1.5, 4, 8]
     assert interpolate((2,), (5,), 4) == 10
-    table = Table((2, 4), (1, 3), ((1, 3), (2, 6)), ((2, 6), (4, 12)))
+    table = LayerTimes((2, 4), (1, 3), ((1, 3), (2, 6)), ((2, 6), (4, 12)))
     assert table(3, 2, backward=False) == 3
     assert table(3, 2, backward=True) == 6
-    assert Table((2, 4), (1, 3), ((0, 3), (4, 6)), ())(1, 1, backward=False) == 0
+    assert LayerTimes((2, 4), (1, 3), ((0, 3), (4, 6)), ())(1, 1, backward=False) == 0
 
 
 def profile(model) -> dict:
@@ -59,17 +59,17 @@ def profile(model) -> dict:
 
 def test_a_unit_is_dense_as_long_as_all_sentences_run():
     model = job(2).model
-    costs, layer = Measured(profile(model)), model.parts.encoder_layers[1]
+    costs, layer = MeasuredCosts(profile(model)), model.parts.encoder_layers[1]
     assert costs.layer(layer, (3, 3), backward=False) == 6
     assert costs.layer(layer, (3, 3, 2, 1), backward=False) == 6 + 10 * 3
 
 
 def test_the_more_workers_compute_the_slower_they_are():
-    costs = Measured(profile(job(2).model))
+    costs = MeasuredCosts(profile(job(2).model))
     assert [costs.slow_down(FORWARD, busy) for busy in (1, 2, 3)] == [1, 1.25, 1.5]
     assert costs.slow_down(UPDATE, 3) == costs.slow_down(COPY, 3) == 2
-    assert costs.meet(1, 100) == 0
-    assert costs.meet(2, 100) == 1 + 0.25 * ring(2, 100)
+    assert costs.all_reduce(1, 100) == 0
+    assert costs.all_reduce(2, 100) == 1 + 0.25 * ring(2, 100)
 
 
 # Devices
@@ -78,20 +78,20 @@ def test_the_more_workers_compute_the_slower_they_are():
 @pytest.mark.parametrize("given", ["4xV100-nvlink", "8xH100", "4xcpu-1gbit"])
 def test_named_devices(given):
     count, _, name = given.partition("x")
-    assert devices.parse(given) == (DEVICES[name], int(count))
+    assert devices.parse_devices(given) == (DEVICES[name], int(count))
 
 
 def test_a_device_from_a_file(tmp_path):
     path = tmp_path / "mine.json"
     path.write_text(json.dumps(MINE))
-    device, count = devices.parse(str(path))
+    device, count = devices.parse_devices(str(path))
     assert (device.name, count, device.step) == ("mine", 3, 1e-4)
 
 
 @pytest.mark.parametrize("given", ["4xFOO", "V100-nvlink", "0xH100", "missing.json", "x"])
 def test_an_unknown_device_is_one_line(given):
     with pytest.raises(UserError) as error:
-        devices.parse(given)
+        devices.parse_devices(given)
     assert f"--devices {given} is neither known nor a file: give 4xV100" in str(error.value)
 
 
@@ -107,16 +107,16 @@ def test_a_file_that_describes_no_device_is_one_line(tmp_path, content):
     path = tmp_path / "mine.json"
     path.write_text(content)
     with pytest.raises(UserError, match=r"does not describe a device: give it count and name"):
-        devices.parse(str(path))
+        devices.parse_devices(str(path))
 
 
 def test_projections_count_operations():
     device = devices.Device(**{key: value for key, value in MINE.items() if key != "count"})
-    costs, model = Projected(device), job(2).model
+    costs, model = ProjectedCosts(device), job(2).model
     layer = model.parts.encoder_layers[1]  # 6 to 6: 4 gates of 6 by 12
     forward = costs.layer(layer, (3, 3, 2), backward=False)
     assert forward == pytest.approx(2 * 8 * 4 * 6 * 12 / 1e9 + 3 * 1e-4)
     assert costs.layer(layer, (3, 3, 2), backward=True) == pytest.approx(2 * forward)
     assert costs.update(10) == pytest.approx(devices.UPDATE_PASSES * 40 / 1e9)
-    assert costs.meet(3, 9e6) == pytest.approx(4 * 1e-3 + 2 * 2 / 3 * 9)
+    assert costs.all_reduce(3, 9e6) == pytest.approx(4 * 1e-3 + 2 * 2 / 3 * 9)
     assert costs.projected

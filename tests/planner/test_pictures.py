@@ -14,7 +14,7 @@ from fairseq_hybrid.errors import UserError
 from fairseq_hybrid.planner import choose, command, page, pictures, tables, traces
 from fairseq_hybrid.planner.costs import BACKWARD, FORWARD, HEAD, UPDATE
 from fairseq_hybrid.planner.plan import HYBRID
-from fairseq_hybrid.planner.simulate import WAIT
+from fairseq_hybrid.planner.simulate import WAITING
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def ranked():
 @pytest.fixture(scope="module")
 def panels(ranked):
     shown = next(p for p in ranked if p.plan.backend == HYBRID and p.plan.stages == 2)
-    panel = pictures.Panel("predicted", shown.timeline, tables.places(shown))
+    panel = pictures.Panel("predicted", shown.timeline, tables.layer_labels(shown))
     return [panel, panel._replace(title="measured")]
 
 
@@ -58,7 +58,7 @@ def trace(workers: int = 2) -> dict:
 def test_a_trace_becomes_a_timeline_without_holes(tmp_path):
     path = tmp_path / "trace.json"
     path.write_text(json.dumps(trace()))
-    read = traces.read(str(path))
+    read = traces.read_trace(str(path))
     assert (read.update, read.stages, read.timeline.workers) == ("update 7", 2, 2)
     assert read.timeline.seconds == pytest.approx(100e-6)
     mine = [
@@ -67,10 +67,10 @@ def test_a_trace_becomes_a_timeline_without_holes(tmp_path):
         if s.worker == 1
     ]
     assert mine == [
-        (traces.SEND, 0, 5),
+        (traces.SENDING, 0, 5),
         (traces.OTHER, 5, 10),
         (FORWARD, 10, 30),
-        (WAIT, 30, 40),
+        (WAITING, 30, 40),
         (HEAD, 40, 60),
         (BACKWARD, 60, 90),
         (UPDATE, 90, 100),
@@ -83,9 +83,9 @@ def test_what_is_no_trace_is_one_line(tmp_path, content):
     path = tmp_path / "trace.json"
     path.write_text(content)
     with pytest.raises(UserError, match=r"--trace .* is not a timeline: make it with"):
-        traces.read(str(path))
+        traces.read_trace(str(path))
     with pytest.raises(UserError, match="--trace missing: no such file"):
-        traces.read("missing")
+        traces.read_trace("missing")
 
 
 def test_a_trace_stands_beside_the_prediction_of_its_stages_and_chunks(ranked):
@@ -94,11 +94,13 @@ def test_a_trace_stands_beside_the_prediction_of_its_stages_and_chunks(ranked):
             p for p in ranked
             if p.plan.backend == HYBRID and (p.plan.stages, p.plan.chunk) == (stages, chunk)
         )  # fmt: skip
-        found = command.like(traces.Trace(wanted.timeline, stages, "update 7"), ranked, "t.json")
+        found = command.prediction_like(
+            traces.Trace(wanted.timeline, stages, "update 7"), ranked, "t.json"
+        )
         assert found is wanted
     other = traces.Trace(ranked[0].timeline, 3, "update 7")
     with pytest.raises(UserError, match=r"--trace t\.json has 4 workers in 3 stages, which is not"):
-        command.like(other, ranked, "t.json")
+        command.prediction_like(other, ranked, "t.json")
 
 
 def test_the_picture_says_what_it_shows(panels, tmp_path):
@@ -112,7 +114,7 @@ def test_the_picture_says_what_it_shows(panels, tmp_path):
     assert {"layers, forward", "layers, backward", "attention, softmax, loss"} <= shown
     assert "busy sending" not in shown  # nothing of that kind is in these timelines
     path = tmp_path / "plan.png"
-    pictures.write(panels, str(path))
+    pictures.write_picture(panels, str(path))
     assert len({tuple(pixel) for row in imread(path)[::9, ::9] for pixel in row}) > 4  # colours
 
 
@@ -144,7 +146,7 @@ class Page(HTMLParser):
 def test_the_page_stands_alone(ranked, panels, tmp_path):
     path = tmp_path / "page.html"
     chosen = choose.best(ranked)
-    page.write(str(path), chosen, ranked, panels, ("projected, not measured: <4>", Table))
+    page.write_page(str(path), chosen, ranked, panels, ("projected, not measured: <4>", Table))
     read = Page()
     read.feed(path.read_text())
     assert not read.sources, "it needs nothing beside it"
@@ -173,7 +175,7 @@ Table = tables.Table(["system", "speed-up"], [["one", "1.00 projected"]])
 )
 def test_the_partition_is_written_down(backend, lines):
     prediction = choose.ranked(job(2), Flat(), (backend,))[0]
-    text = page.partition(prediction)
+    text = page.partition_boxes(prediction)
     for line in lines:
         assert line in text
     if backend == "model_parallel":
@@ -182,10 +184,10 @@ def test_the_partition_is_written_down(backend, lines):
 
 def test_every_cell_of_a_projection_says_so(ranked):
     projected = [replace(p, projected=True) for p in ranked]
-    five = tables.five_systems({"a": projected[0], "b": projected[1]})
-    for table in (tables.alternatives(projected), tables.workers(projected[0]), five):
+    five = tables.systems_table({"a": projected[0], "b": projected[1]})
+    for table in (tables.alternatives_table(projected), tables.workers_table(projected[0]), five):
         for row in table.rows:
             assert all(cell.endswith(" projected") for cell in row[1:])
-    for row in tables.alternatives(ranked).rows:
+    for row in tables.alternatives_table(ranked).rows:
         assert not any("projected" in cell for cell in row)
-    assert "projected ms per update" in tables.note(projected[0])
+    assert "projected ms per update" in tables.plan_note(projected[0])

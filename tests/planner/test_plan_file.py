@@ -16,11 +16,11 @@ GOOD = {"backend": "hybrid", "workers": 4, "layers": [1, 3], "chunk": 8}
 def test_a_plan_is_what_was_written(tmp_path):
     path = tmp_path / "plan.json"
     plan = Plan("hybrid", 4, (1, 3), 8)
-    plans.write(plan, path, {"plan": str(plan)})
+    plans.write_plan(plan, path, {"plan": str(plan)})
     content = json.loads(path.read_text())
     assert content.pop("note") == {"plan": "hybrid, 2 groups of 2 stages of 1+3 layers, chunk 8"}
     assert content == GOOD
-    assert plans.read(path) == plan
+    assert plans.read_plan(path) == plan
 
 
 def test_a_plan_means_flags():
@@ -52,20 +52,20 @@ def test_what_is_no_plan_is_one_line(tmp_path, content, said):
     path = tmp_path / "plan.json"
     path.write_text(content if isinstance(content, str) else json.dumps(content))
     with pytest.raises(UserError) as error:
-        plans.read(path)
+        plans.read_plan(path)
     assert str(error.value).startswith(f"--hybrid-plan {path}")
     assert said in str(error.value)
 
 
 def test_a_missing_file_is_one_line():
     with pytest.raises(UserError, match=r"--hybrid-plan missing\.json: no such file or directory"):
-        plans.read("missing.json")
+        plans.read_plan("missing.json")
 
 
 def test_a_plan_for_another_job_is_refused():
     plan = Plan("hybrid", 4, (1, 3), 8)
-    plans.check(plan, "p", workers=4, layers=4)
+    plans.validate_fit(plan, "p", workers=4, layers=4)
     with pytest.raises(UserError, match="is for 4 workers, not for --distributed-world-size 2"):
-        plans.check(plan, "p", workers=2, layers=4)
+        plans.validate_fit(plan, "p", workers=2, layers=4)
     with pytest.raises(UserError, match="places 4 encoder layers, the model has --encoder-layers"):
-        plans.check(plan, "p", workers=4, layers=2)
+        plans.validate_fit(plan, "p", workers=4, layers=2)

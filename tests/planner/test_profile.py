@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from tiny_jobs import job
 
 from fairseq_hybrid.planner import measure, profile
-from fairseq_hybrid.planner.costs import Line, Measured, kind_of
+from fairseq_hybrid.planner.costs import Line, MeasuredCosts, kind_of
 
 
 def configuration(**changes):
@@ -68,16 +68,16 @@ def test_it_is_kept_where_the_user_says(monkeypatch, tmp_path):
 
 def test_a_file_that_is_not_whole_is_measured_again(tmp_path):
     kept = tmp_path / "fairseq_hybrid" / "profile.json"
-    assert profile.read(kept) is None
-    profile.write({"workers": 2}, kept)
-    assert profile.read(kept) == {"workers": 2}
+    assert profile.read_profile(kept) is None
+    profile.write_profile({"workers": 2}, kept)
+    assert profile.read_profile(kept) == {"workers": 2}
     kept.write_text(kept.read_text()[:5])
-    assert profile.read(kept) is None
+    assert profile.read_profile(kept) is None
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(tmp_path, capsys):
     (tmp_path / "file").write_text("")
-    profile.write({"workers": 2}, tmp_path / "file" / "profile.json")
+    profile.write_profile({"workers": 2}, tmp_path / "file" / "profile.json")
     assert "profile: not kept" in capsys.readouterr().err
 
 
@@ -124,7 +124,7 @@ def test_noise_below_nothing_is_nothing():
 def test_the_largest_batch_is_found_among_others():
     """Of other sizes, before it: comparing them by their tensors would be an error."""
     batches = [{"target": torch.zeros(size, 2)} for size in (3, 5, 4)]
-    assert [measure.position(batches, batch) for batch in batches] == [0, 1, 2]
+    assert [measure.index_of(batches, batch) for batch in batches] == [0, 1, 2]
 
 
 def test_what_all_workers_take_beyond_one_is_added_to_plans_of_several():
@@ -138,6 +138,6 @@ def test_what_all_workers_take_beyond_one_is_added_to_plans_of_several():
     measured["together"] = [together + 4, together + 6, together + 5]
     assert profile.unexplained_together(measured, work) == pytest.approx(5)
     measured["rest"], measured["rest_together"] = 2.0, 5.0
-    assert [Measured(measured).rest(workers) for workers in (1, 2)] == [2, 7]
+    assert [MeasuredCosts(measured).rest(workers) for workers in (1, 2)] == [2, 7]
     measured["together"] = [1.0]
     assert profile.unexplained_together(measured, work) == 0  # noise

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from fairseq_hybrid.planner.simulate import (
-    WAIT,
+    WAITING,
     Await,
+    Collective,
     Compute,
     Link,
-    Meet,
     Post,
     Span,
     simulate,
@@ -38,7 +38,7 @@ def test_a_message_takes_its_latency_and_its_bytes():
     timeline = simulate(programs, Link(latency=0.5, bandwidth=10))
     assert timeline.seconds == pytest.approx(1 + 3 + 0.5 + 2)
     assert timeline.sent == [30, 0]
-    assert timeline.spans[1][:3] == (1, WAIT, "wait")
+    assert timeline.spans[1][:3] == (1, WAITING, "wait")
     assert timeline.idle == pytest.approx(1 - 3 / (2 * 6.5))
 
 
@@ -64,12 +64,12 @@ def test_two_senders_do_not_share():
 
 
 def test_a_meeting_waits_for_all_and_counts_what_is_sent():
-    meet = Meet("sum", (0, 1), seconds=2, size=7)
+    meet = Collective("sum", (0, 1), seconds=2, size=7)
     timeline = simulate([[work(1), meet, work(1)], [work(4), meet], [work(3)]])
     assert timeline.seconds == 4 + 2 + 1
     assert timeline.sent == [7, 7, 0]
-    assert timeline.spent(0, WAIT) == 5
-    assert timeline.spent(1, WAIT) == 2
+    assert timeline.spent(0, WAITING) == 5
+    assert timeline.spent(1, WAITING) == 2
 
 
 def test_workers_slow_each_other_down_while_both_compute():

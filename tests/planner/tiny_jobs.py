@@ -53,7 +53,7 @@ class Flat:
     def update(self, numbers):
         return self.number_seconds * numbers
 
-    def meet(self, workers, size=0.0):
+    def all_reduce(self, workers, size=0.0):
         return size / self.link.bandwidth
 
     def rest(self, workers):

@@ -25,11 +25,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from fairseq.distributed import LegacyDistributedDataParallel
 from torch import Tensor, nn
 
 from fairseq_hybrid.backends import row_sets
-from fairseq_hybrid.backends.registry import Accumulating, register_backend
+from fairseq_hybrid.backends.base import Backend, Sample, with_gradient
+from fairseq_hybrid.backends.registry import register_backend
 from fairseq_hybrid.backends.wavefront import executor as wavefront
 from fairseq_hybrid.backends.wavefront import schedule
 from fairseq_hybrid.backends.wavefront.options import (
@@ -39,6 +39,7 @@ from fairseq_hybrid.backends.wavefront.options import (
     stages_of,
 )
 from fairseq_hybrid.backends.wavefront.ownership import Group, Ownership
+from fairseq_hybrid.backends.wavefront.report import Report
 from fairseq_hybrid.backends.wavefront.schedule import DECODER, ENCODER, STATE, TOP, UP, WHOLE
 from fairseq_hybrid.backends.wavefront.shared import Shared
 from fairseq_hybrid.backends.wavefront.simulate import Costs, Timeline, simulate, synchronous
@@ -50,6 +51,7 @@ from fairseq_hybrid.models.late_gradients import LateGradients
 from fairseq_hybrid.models.packing import Packing
 from fairseq_hybrid.models.parallel_parts import ParallelParts
 from fairseq_hybrid.models.split_lstm import can_split
+from fairseq_hybrid.optim.optimizer import GradientGroup, HybridOptimizer
 from fairseq_hybrid.optim.rows import parts, sparse_rows
 
 logger = logging.getLogger(__name__)
@@ -61,6 +63,10 @@ SPLIT_OVERHEAD = 8
 """the same where the weights' gradients come at the end (models/split_lstm.py)"""
 CHUNKS = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64)
 """lengths to choose from"""
+
+
+SEED_STEP = 1_000_003
+"""between the seeds of two workers: more than there are updates"""
 
 
 @register_backend(
@@ -82,9 +88,6 @@ def model_parallel(cfg, model, process_group, device):
 
 
 def build(cfg, model, process_group, device, head_on_last) -> nn.Module:
-    model = model.to(device)
-    if not hasattr(model, "parallel_parts"):  # a criterion with parameters of its own
-        return LegacyDistributedDataParallel(model, process_group)
     wrapper, more = WavefrontParallel, {}
     if cfg.hybrid_schedule == DECOUPLED:
         from fairseq_hybrid.backends.wavefront.decoupled import (
@@ -93,21 +96,24 @@ def build(cfg, model, process_group, device, head_on_last) -> nn.Module:
 
         wrapper, more = DecoupledParallel, {"shrink": cfg.decoupled_shrink}
     return wrapper(
-        model,
+        model.to(device),
         process_group,
         stages=stages_of(cfg),
         depths=[int(n) for n in cfg.hybrid_layers.split(",")] if cfg.hybrid_layers else None,
         chunk=None if cfg.hybrid_chunk == "auto" else int(cfg.hybrid_chunk),
         head_on_last=head_on_last,
         share_memory=cfg.sums_through == AUTO,
+        trace=cfg.hybrid_trace,
         **more,
     )
 
 
-class WavefrontParallel(Accumulating, nn.Module):
+class WavefrontParallel(Backend):
     """The model, its layers spread over the workers while it trains."""
 
     takes_row_gradients = True
+    sharded = saves_together = True
+    needs_every_batch = True  # the workers depend on each other within an update
 
     def __init__(
         self,
@@ -119,14 +125,14 @@ class WavefrontParallel(Accumulating, nn.Module):
         chunk: int | None = None,
         head_on_last: bool = False,
         share_memory: bool = True,
+        trace: str | None = None,
     ):
-        """`depths`: how many of the encoder layers each stage has (None: equal shares)."""
-        super().__init__()
-        self.module = module
+        """`depths`: how many of the encoder layers each stage has (None: equal shares); `trace`: a
+        file for a timeline."""
+        super().__init__(module, process_group)
         self.chunk, self.head_on_last, self.share_memory = chunk, head_on_last, share_memory
         self.parts: ParallelParts = module.parallel_parts()
         self.watch = Stopwatch()
-        self.leave_sums = False
         self.empty = False
         """whether this worker has no batch left and only keeps the others company"""
         self.row_notes: dict[nn.Parameter, list[Tensor]] = {}
@@ -145,6 +151,7 @@ class WavefrontParallel(Accumulating, nn.Module):
         self.overhead = SPLIT_OVERHEAD if split else UNIT_OVERHEAD
         self._make_groups(process_group, stages)
         self._place_layers()
+        self.report = Report(self, trace)
 
     # Set-up
 
@@ -198,6 +205,29 @@ class WavefrontParallel(Accumulating, nn.Module):
         self.shared = Shared(users, self.ownership, self.watch, share_memory=self.share_memory)
 
     # Training
+
+    def begin_update(self, number: int) -> None:
+        super().begin_update(number)
+        self.report.begin(number)
+
+    def metrics(self) -> dict[str, float]:
+        return self.report.end()
+
+    def seed(self, seed: int) -> int:
+        """Another one on every worker: they have layers of one model, and with one seed their
+        dropouts would leave out the same units of the same words."""
+        return seed + SEED_STEP * dist.get_rank()
+
+    def prepare_sample(self, sample: Sample, dummy: bool) -> tuple[Sample, bool]:
+        """The last stage may compute the loss of all batches. If its own is empty fairseq would
+        not count that loss: so its batch counts nothing, and the stage leaves its rows out."""
+        if not self.head_on_last:
+            return sample, dummy
+        self.empty = dummy
+        sample = {**sample, "net_input": {**sample["net_input"], "target": sample["target"]}}
+        if dummy:
+            sample = {**sample, "ntokens": 0, "nsentences": 0, "target": sample["target"][:0]}
+        return sample, False
 
     def forward(
         self,
@@ -456,7 +486,7 @@ class WavefrontParallel(Accumulating, nn.Module):
     def all_reduce_grads(self) -> None:
         """Complete the gradients: the mean over all workers, as under legacy_ddp.
 
-        (The sum, if `leave_sums`: who asks for it scales it together with the rest.)
+        (The sum, unless `mean_gradients`: who scales them divides them with the rest.)
         """
         if self.accumulating:
             return
@@ -469,7 +499,7 @@ class WavefrontParallel(Accumulating, nn.Module):
                 p.grad = p.grad.coalesce()
         if self.column is not None and owned:
             self._sum_over_replicas(owned)
-        if owned and not self.leave_sums:
+        if owned and self.mean_gradients:
             torch._foreach_div_([parts(p.grad) for p in owned], float(self.world))
         self.shared.tell_changed()
         self.ownership.dirty = True
@@ -490,6 +520,31 @@ class WavefrontParallel(Accumulating, nn.Module):
         for p, block, total in zip(owned, blocks, flat.split([b.numel() for b in blocks])):
             total = total.view_as(block)
             p.grad = sparse_rows(rows[p], total, p) if p in rows else total
+
+    def attach(self, optimizer: HybridOptimizer, criterion: nn.Module) -> None:
+        super().attach(optimizer, criterion)
+        self.mean_gradients = not optimizer.scales_once
+
+    def gradient_groups(self, params: Sequence[nn.Parameter], factor: Any) -> list[GradientGroup]:
+        """Those that this worker owns, then those that are the same on all workers."""
+        owned = factor if self.mean_gradients else factor / self.world
+        whole = with_gradient(self.criterion_params)
+        return [(with_gradient(self.ownership.owned), owned), (whole, factor)]
+
+    def grad_norm(self, groups: Sequence[GradientGroup]) -> Tensor:
+        *shares, whole = groups
+        return self.ownership.norm(shares, whole)
+
+    # Validation, saving, loading
+
+    def full_parameters(self, optimizer: HybridOptimizer, *averages: Mapping[str, Tensor]) -> None:
+        self.ownership.refresh(*averages)
+
+    def optimizer_state(self, optimizer: HybridOptimizer) -> dict[str, Any] | None:
+        return self.ownership.gather_state(optimizer.inner)
+
+    def load_optimizer_state(self, optimizer: HybridOptimizer) -> None:
+        self.ownership.forget(optimizer.inner)
 
     @property
     def bytes_sent(self) -> int:

@@ -5,7 +5,7 @@ units of update t-1 (merged_schedule.py). Then attention, softmax and loss of t,
 gives the gradients of the head and of the top states; the latter wait for update t+1. So the
 optimizer's step t has the head's gradients of update t, and those of LSTM layers and embeddings of
 update t-1: one update late, but exactly those of its loss at its weights (`Stash`), and divided by
-its sample size (`ScaleLate`). With ``--update-freq`` only the last of an update's batches is late.
+its sample size. With ``--update-freq`` only the last of an update's batches is late.
 
 `drain` runs what is outstanding by itself, and the trainer applies it, in a step of its own, before
 weights are looked at: for validation and for a checkpoint. The update after that finds nothing
@@ -23,9 +23,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from fairseq.optim import FairseqOptimizer
 from torch import Tensor, nn
 
+from fairseq_hybrid.backends.base import with_gradient
 from fairseq_hybrid.backends.wavefront import executor as wavefront
 from fairseq_hybrid.backends.wavefront.backend import WavefrontParallel
 from fairseq_hybrid.backends.wavefront.merged_schedule import AHEAD, HEAD, Costs, Step, merge
@@ -35,7 +35,7 @@ from fairseq_hybrid.comm.stopwatch import SEND, WAIT
 from fairseq_hybrid.comm.sums import ring_bytes
 from fairseq_hybrid.errors import UserError
 from fairseq_hybrid.models.lstm_layer import LSTMLayer
-from fairseq_hybrid.optim.mixins import mix_in
+from fairseq_hybrid.optim.optimizer import GradientGroup, HybridOptimizer
 
 BACKWARD = 2.0
 """what a unit's backward run costs, over its forward run"""
@@ -109,7 +109,9 @@ class DecoupledParallel(WavefrontParallel):
     def __init__(self, *args: Any, shrink: float = 1.0, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self.shrink = shrink
-        self.leave_sums = True
+        self.mean_gradients = False
+        self.factor_before: Any = 0.0
+        """what the gradients of the update before are multiplied by"""
         self.outstanding: Outstanding | None = None
         self.stashes = [Stash(self.stage.layers), Stash(self.stage.layers)]
         """of this update and of the one before"""
@@ -213,16 +215,36 @@ class DecoupledParallel(WavefrontParallel):
             p.grad = sums.pop(0)
         self.late = dict(zip(self.late, sums))
 
-    def norm(self, groups: Sequence[tuple[list[Tensor], Any]]) -> Tensor:
-        """Of the whole gradient, made of tensors to be multiplied by a factor each, this update's
-        first."""
-        owner = self.ownership
-        total = torch.zeros((), dtype=torch.float64, device=owner.device)
-        for grads, factor in groups:
-            total += owner.square(grads) * factor**2
-        dist.all_reduce(total, group=self.group.handle)
-        _, factor = groups[0]
-        return owner.root(total + owner.square(owner.whole_grads()) * factor**2)
+    def attach(self, optimizer: HybridOptimizer, criterion: nn.Module) -> None:
+        super().attach(optimizer, criterion)
+        if self.mean_gradients:
+            raise UserError(
+                f"--optimizer {type(optimizer.inner).__name__} scales gradients in its own way, "
+                "which does not go with --hybrid-schedule decoupled: use adam, or "
+                "--hybrid-schedule synchronous"
+            )
+
+    def gradient_groups(self, params: Sequence[nn.Parameter], factor: Any) -> list[GradientGroup]:
+        """Late gradients have the factor of the update they come from, times `shrink`. What has
+        some of both gets them together."""
+        factor_now, late = factor / self.world, self.factor_before * self.shrink
+        self.factor_before = factor_now
+        alone = self._join(late / factor_now)
+        known = {id(p) for p in alone}
+        timely = [p for p in with_gradient(self.ownership.owned) if id(p) not in known]
+        return [(timely, factor_now), (alone, late), (with_gradient(self.criterion_params), factor)]
+
+    def _join(self, ratio: Any) -> list[nn.Parameter]:
+        """Give late gradients to their parameters; those without any other are returned."""
+        late, self.late = self.late, {}
+        alone = []
+        for p, grad in late.items():
+            if p.grad is None:
+                p.grad = grad
+                alone.append(p)
+            else:  # weights of embedding and output at once, or several batches per update
+                p.grad += grad * ratio
+        return alone
 
 
 class Both:
@@ -272,62 +294,3 @@ class _Node(torch.autograd.Function):
         both, ctx.both = ctx.both, None
         both.after_head(list(grads))
         return None, None
-
-
-class ScaleLate:
-    """Mixed into fairseq's optimizer: gradients of two updates, each scaled by its own factor.
-
-    fairseq multiplies gradients by workers / sample size of the update. Late ones get the factor of
-    the update they come from, times ``--decoupled-shrink``. Then both are clipped as one gradient.
-    """
-
-    factor: Any = 1.0
-    factor_before: Any = 0.0
-    spread: DecoupledParallel
-
-    def multiply_grads(self, c: Any) -> None:
-        self.factor = self.factor * c
-
-    def clip_grad_norm(self, max_norm: float, aggregate_norm_fn: Any = None) -> Tensor:
-        spread = self.spread
-        factor, late = self.factor / spread.world, self.factor_before * spread.shrink
-        self.factor, self.factor_before = 1.0, factor
-        spread.ownership.sum_whole(spread.world)
-        alone = self._join(late / factor)
-        mine = {id(p) for p in spread.ownership.owned}
-        timely = [p for p in self.params if p.grad is not None and id(p) not in alone]
-        late_grads = list(alone.values())
-        owned = [p.grad for p in timely if id(p) in mine]
-        norm = spread.norm([(owned, factor), (late_grads, late)])
-        # What is not finite on one worker shows in the norm, and becomes not-a-number on all.
-        scale = 1 + 0 * norm
-        if max_norm > 0:
-            scale = scale * (max_norm / (norm + 1e-6)).clamp(max=1)
-        for grads, by in (([p.grad for p in timely], factor), (late_grads, late)):
-            if grads:
-                torch._foreach_mul_(grads, torch.as_tensor(scale * by, dtype=norm.dtype))
-        return norm
-
-    def _join(self, ratio: Any) -> dict[int, Tensor]:
-        """Give late gradients to their parameters; those without any other are returned."""
-        late, self.spread.late = self.spread.late, {}
-        alone = {}
-        for p, grad in late.items():
-            if p.grad is None:
-                p.grad = alone[id(p)] = grad
-            else:  # weights of embedding and output at once, or several batches per update
-                p.grad += grad * ratio
-        return alone
-
-
-def scale_late(optimizer: Any, spread: DecoupledParallel) -> bool:
-    """Turn `optimizer` into one that can do so."""
-    for name in ("multiply_grads", "clip_grad_norm"):
-        if getattr(type(optimizer), name) is not getattr(FairseqOptimizer, name):
-            raise UserError(
-                f"--optimizer {type(optimizer).__name__} scales gradients in its own way, which "
-                "does not go with --hybrid-schedule decoupled: use adam, or --hybrid-schedule "
-                "synchronous"
-            )
-    mix_in(optimizer, ScaleLate, spread=spread)
-    return True

@@ -14,7 +14,7 @@ belongs to others. So a checkpoint does not tell how many workers wrote it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from fairseq_hybrid.comm.lanes import flatten
+from fairseq_hybrid.optim.optimizer import GradientGroup
 from fairseq_hybrid.optim.rows import parts
 
 
@@ -49,35 +50,27 @@ class Ownership:
         self.names = {name: p for name, p in module.named_parameters() if p.requires_grad}
         parameters = list(self.names.values())
         self.owned = [p for p in parameters if owners[p] == group.stage]
-        self.whole: list[nn.Parameter] = []
-        """parameters that are not the model's (a criterion's), with the mean of all workers'
-        gradients on each"""
         self.dirty = False
         """whether an update has been made since the last `refresh`"""
 
-    def norm(self) -> Tensor:
-        """Norm of the whole gradient; the same on all workers."""
-        total = self.square([p.grad for p in self.owned if p.grad is not None])
+    def norm(self, shares: Sequence[GradientGroup], whole: GradientGroup) -> Tensor:
+        """Norm of the whole gradient, the same on all workers, of this one's `shares` of it and of
+        what is the same on all of them; each with the factors it will be multiplied by."""
+        total = torch.zeros((), dtype=torch.float64, device=self.device)
+        for share in shares:
+            total += self._square(share)
         dist.all_reduce(total, group=self.group.handle)
-        return self.root(total + self.square(self.whole_grads()))
+        root = (total + self._square(whole)).sqrt()
+        return root.to(torch.promote_types(torch.float32, self.dtype))
 
-    def square(self, grads: list[Tensor]) -> Tensor:
-        """The sum of their squares."""
-        if not grads:
-            return torch.zeros((), dtype=torch.float64, device=self.device)
+    def _square(self, group: GradientGroup) -> Tensor | float:
+        """The sum of the gradients' squares."""
+        params, factor = group
+        if not params:
+            return 0.0
+        grads = [p.grad for p in params]
         norms = [torch.linalg.vector_norm(parts(g), dtype=wide(g.dtype)) for g in grads]
-        return torch.stack(norms).double().square().sum()
-
-    def root(self, total: Tensor) -> Tensor:
-        return total.sqrt().to(torch.promote_types(torch.float32, self.dtype))
-
-    def whole_grads(self) -> list[Tensor]:
-        return [p.grad for p in self.whole if p.grad is not None]
-
-    def sum_whole(self, workers: int) -> None:
-        """Make sums of means, for an optimizer that gets the model's gradients as sums."""
-        if self.whole_grads():
-            torch._foreach_mul_(self.whole_grads(), float(workers))
+        return torch.stack(norms).double().square().sum() * factor**2
 
     @property
     def device(self) -> torch.device:

@@ -8,7 +8,6 @@ can keep the stages busy.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import time
@@ -16,10 +15,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from fairseq.logging import metrics
 
 from fairseq_hybrid.comm.stopwatch import SEND, WAIT
-from fairseq_hybrid.launch import launcher as launch
+from fairseq_hybrid.launch import worker
 
 logger = logging.getLogger(__name__)
 
@@ -33,48 +31,50 @@ class Report:
         self.first: int | None = None
         self.traced: list[int] = []
         """numbers of the updates whose spans are kept"""
+        self.number, self.sent, self.began = 0, 0, 0.0
         if trace:
-            launch.farewells.append(self._write_trace)
+            worker.teardown_hooks.append(self._write_trace)
 
-    @contextlib.contextmanager
-    def update(self, number: int):
-        """Around one update. The workers tell each other about it at its end."""
-        parallel, watch = self.parallel, self.parallel.watch
+    def begin(self, number: int) -> None:
+        """Update `number` begins."""
+        watch = self.parallel.watch
         if self.first is None:
             self.first = number
-        since = number - self.first
+        self.number, since = number, number - self.first
         watch.tracing = bool(self.trace) and since <= TRACED[-1]
         if since <= TRACED[0]:
             watch.spans, self.traced = [], []
         watch.lap()
-        sent = parallel.bytes_sent
-        begin = time.perf_counter()
-        yield
-        took = time.perf_counter() - begin
-        seconds = watch.lap()
+        self.sent, self.began = self.parallel.bytes_sent, time.perf_counter()
+
+    def end(self) -> dict[str, float]:
+        """It ends; the workers tell each other about it. Returns what goes into the log."""
+        watch, end = self.parallel.watch, time.perf_counter()
+        took, seconds = end - self.began, watch.lap()
         mine = [
             100 * seconds.get(WAIT, 0.0) / took,
             100 * seconds.get(SEND, 0.0) / took,
-            (parallel.bytes_sent - sent) / 1e6,
+            (self.parallel.bytes_sent - self.sent) / 1e6,
         ]
-        self._log(torch.tensor(mine))
+        everyones = self._gather(mine)
         if watch.tracing:
-            watch.spans.append(("update", f"update {number + 1}", begin, begin + took))
-            self.traced.append(number + 1)
-        if self.trace and since == TRACED[-1]:
+            watch.spans.append(("update", f"update {self.number}", self.began, end))
+            self.traced.append(self.number)
+        if self.trace and self.first is not None and self.number - self.first == TRACED[-1]:
             self._write_trace()
+        return everyones
 
-    def _log(self, mine: torch.Tensor) -> None:
+    def _gather(self, mine: list[float]) -> dict[str, float]:
         group = self.parallel.group
-        everyones = [torch.empty_like(mine) for _ in group.ranks]
-        dist.all_gather(everyones, mine, group=group.meta)
-        with metrics.aggregate("train"):
-            for stage, (wait, send, _) in enumerate(t.tolist() for t in everyones):
-                metrics.log_scalar(f"wait{stage}", wait, priority=2000 + stage, round=1)
-                metrics.log_scalar(f"send{stage}", send, priority=2100 + stage, round=1)
-            total = sum(t[2].item() for t in everyones)
-            metrics.log_scalar("sent_mb", total, priority=2200, round=1)
-            metrics.log_scalar("ideal", 100 * self.parallel.ideal, priority=2201, round=1)
+        everyones = [torch.empty(len(mine)) for _ in group.ranks]
+        dist.all_gather(everyones, torch.tensor(mine), group=group.meta)
+        waits, sends, sent = zip(*(each.tolist() for each in everyones))
+        return {
+            **{f"wait{stage}": wait for stage, wait in enumerate(waits)},
+            **{f"send{stage}": send for stage, send in enumerate(sends)},
+            "sent_mb": sum(sent),
+            "ideal": 100 * self.parallel.ideal,
+        }
 
     def _write_trace(self) -> None:
         """Chrome's format: a process per worker, microseconds. Once, on all workers."""
