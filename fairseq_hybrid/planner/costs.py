@@ -29,6 +29,9 @@ class CostModel(Protocol):
     def layer(self, layer: LSTMLayer, sizes: Sequence[int], backward: bool) -> float:
         """One layer over a chunk of time with so many sentences at each step."""
 
+    def chunk(self, layer: LSTMLayer, sizes: Sequence[int], backward: bool) -> float:
+        """The same in a wavefront, whose stages may have a kernel of their own (split_lstm.py)."""
+
     def unit(self) -> float:
         """What a unit of the wavefront takes in one direction beside its layers."""
 
@@ -146,6 +149,12 @@ class MeasuredCosts:
             seconds += tables["packed"](len(rest), sum(rest) / len(rest), backward)
         return seconds
 
+    def chunk(self, layer: LSTMLayer, sizes: Sequence[int], backward: bool) -> float:
+        split = self.tables[kind_of(layer)].get("split")
+        if split is None:
+            return self.layer(layer, sizes, backward)
+        return split(len(sizes), sum(sizes) / len(sizes), backward)
+
     def unit(self) -> float:
         return self.lines["wavefront"].each / 2
 
@@ -202,7 +211,7 @@ def layer_costs(
     sizes = {unit: batches[unit.batch].unit(unit, chunk) for unit in units}
     work = [
         sum(
-            costs.layer(layer, sizes[unit], backward)
+            costs.chunk(layer, sizes[unit], backward)
             for unit in units
             for layer in model.layers_of(range(i, i + 1), unit.part)
             for backward in (False, True)

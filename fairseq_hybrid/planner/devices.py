@@ -108,6 +108,8 @@ class ProjectedCosts:
     def layer(self, layer: LSTMLayer, sizes: Sequence[int], backward: bool) -> float:
         return self._twice_if(backward, self._layer(layer, sum(sizes), len(sizes)))
 
+    chunk = layer
+
     def _layer(self, layer: LSTMLayer, rows: int, steps: int) -> float:
         weights = sum(w.numel() for w in layer.parameters() if w.dim() > 1)
         directions = 2 if layer.bidirectional else 1

@@ -14,7 +14,7 @@ import copy
 import functools
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from torch.nn.utils.rnn import PackedSequence
 from fairseq_hybrid.backends.wavefront.backend import WavefrontParallel
 from fairseq_hybrid.models.lstm_layer import LSTMLayer
 from fairseq_hybrid.models.packing import Packing
+from fairseq_hybrid.models.split_lstm import SplitLayer, can_split
 from fairseq_hybrid.planner.costs import ALL_REDUCE, COPY, FORWARD, HEAD, Line, full_steps, kind_of
 from fairseq_hybrid.planner.job import FLOAT, Model, shape
 from fairseq_hybrid.planner.plan import DATA_PARALLEL
@@ -116,15 +117,18 @@ class Bench:
         tables = {}
         for kind, layer in kinds.items():
             progress(f"LSTM layer {kind}")
-            names = ["packed"] if layer.bidirectional else ["dense", "packed"][: 1 + padded]
-            tables[kind] = {name: self._table(layer, name == "packed") for name in names}
+            runs = {"dense": run_dense, "packed": run_packed, "split": run_split}
+            if layer.bidirectional or not padded:
+                del runs["dense" if layer.bidirectional else "packed"]
+            if not can_split(layer):
+                del runs["split"]
+            tables[kind] = {name: self._table(layer, run) for name, run in runs.items()}
         return tables
 
-    def _table(self, layer: LSTMLayer, packed: bool) -> dict[str, Any]:
+    def _table(self, layer: LSTMLayer, run: Callable[..., Pair]) -> dict[str, Any]:
         sentences = sorted({max(1, round(share * self.sentences)) for share in SHARES})
         grid = [
-            [median_pair(functools.partial(run_layer, layer, t, b, packed)) for b in sentences]
-            for t in STEPS
+            [median_pair(functools.partial(run, layer, t, b)) for b in sentences] for t in STEPS
         ]
         forward, backward = ([[pair[i] for pair in row] for row in grid] for i in (0, 1))
         return {"steps": STEPS, "sentences": sentences, "forward": forward, "backward": backward}
@@ -272,6 +276,28 @@ def run_layer(layer: LSTMLayer, steps: int, sentences: int, packed: bool) -> Pai
         return layer(x, sizes, None if layer.bidirectional else (h, c))[0]
 
     return pair_of(forward, lambda y: y.backward(torch.ones_like(y)))
+
+
+run_dense = functools.partial(run_layer, packed=False)
+run_packed = functools.partial(run_layer, packed=True)
+
+
+def run_split(layer: LSTMLayer, steps: int, sentences: int) -> Pair:
+    """The same as a stage of a wavefront does it."""
+    packing = Packing.from_tokens(torch.ones(sentences, steps, dtype=torch.long), pad=0)
+    x = torch.randn(steps * sentences, layer.lstm.input_size)
+
+    def forward() -> SplitLayer:
+        split = SplitLayer(layer, packing, x, None)
+        split.forward(0, steps)
+        return split
+
+    def backward(split: SplitLayer) -> None:
+        split.begin_backward(None)
+        split.backward(0, steps, torch.ones_like(split.h_NH))
+        split.weight_gradients()
+
+    return pair_of(forward, backward)
 
 
 def falling(steps: int, mean: int) -> Tensor:

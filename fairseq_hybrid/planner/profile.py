@@ -31,7 +31,7 @@ from fairseq_hybrid.planner.programs import programs_of
 from fairseq_hybrid.planner.simulate import simulate
 from fairseq_hybrid.planner.timing import progress
 
-FORMAT = 3
+FORMAT = 4
 """of the dictionary; goes up when what it holds changes"""
 
 

@@ -121,7 +121,8 @@ class Replica:
     def stage_seconds(self, stage: int, unit: Unit, backward: bool) -> float:
         sizes = self.batches[unit.batch].unit(unit, self.plan.chunk)
         layers = self.model.layers_of(stacked(self.plan.layers)[stage], unit.part)
-        seconds = sum(self.costs.layer(layer, sizes, backward) for layer in layers)
+        cost = self.costs.chunk if self.stages > 1 else self.costs.layer
+        seconds = sum(cost(layer, sizes, backward) for layer in layers)
         return seconds + (self.costs.unit() if self.stages > 1 else 0.0)
 
     # The wavefront

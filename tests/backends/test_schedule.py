@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import functools
 import gc
+import itertools
 import random
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pytest
@@ -28,6 +29,13 @@ from fairseq_hybrid.backends.wavefront.schedule import (
     Schedule,
     Send,
     Unit,
+)
+from fairseq_hybrid.backends.wavefront.simulate import (
+    HEAD,
+    Costs,
+    Timeline,
+    simulate,
+    synchronous,
 )
 
 STAGES, BATCHES, CHUNKS = range(1, 9), range(1, 9), range(1, 41)
@@ -210,7 +218,13 @@ def check_fills_and_drains_once(case: Case, plan: Schedule) -> None:
     """With units of equal cost no stage ever waits once it has begun."""
     units = sum(map(sum, case.chunks))
     expected = units / (units + case.stages - 1)
-    assert schedule.efficiency(plan, lambda *_: 1) == pytest.approx(expected, rel=1e-12)
+    assert forward_pass(plan, lambda *_: 1).efficiency == pytest.approx(expected, rel=1e-12)
+
+
+def forward_pass(plan: Schedule, cost: Callable) -> Timeline:
+    actions = [*itertools.takewhile(lambda action: action.op != HEAD, synchronous(plan))]
+    nothing = lambda _: 0.0  # noqa: E731
+    return simulate(actions, Costs(cost, cost, nothing, nothing, nothing))
 
 
 @every_number_of_stages
@@ -317,48 +331,17 @@ def test_makespan_is_the_longest_path(stages):
             costs = {run: dice.randint(0, 100) for run in work}
             plan, cost = case.schedule(), lambda s, unit, costs=costs: costs[s, unit]
             span = longest_path(case, cost)
-            assert schedule.makespan(plan, cost) == span
+            timeline = forward_pass(plan, cost)
+            assert timeline.seconds == span
             busy = sum(costs.values()) / (stages * span) if span else 1.0
-            assert schedule.efficiency(plan, cost) == pytest.approx(busy)
+            assert timeline.efficiency == pytest.approx(busy)
 
 
 def test_makespan_of_equal_units():
     """One after the other, and one more for each stage above the first."""
     for stages in STAGES:
         plan = Case(stages, ((2, 3), (4, 1))).schedule()
-        assert schedule.makespan(plan, lambda *_: 7) == 7 * (10 + stages - 1)
-
-
-def test_efficiency_without_work():
-    assert schedule.efficiency(schedule.wavefront(3, [], []), lambda *_: 1) == 1.0
-
-
-def test_chunk_length_is_the_best_there_is():
-    """Against every other length: the best or next to it, or hardly slower."""
-    for stages in range(2, 9):
-        for steps in (1, 2, 7, 30, 150, 600):
-            for rows_per_step in (1, 3.5, 16, 200):
-                for overhead in (0, 1, 48, 1000):
-                    rows = int(steps * rows_per_step)
-
-                    def cost(length, rows=rows, steps=steps, stages=stages, overhead=overhead):
-                        unit = length * rows / steps
-                        return (rows / unit + stages - 1) * (unit + overhead)
-
-                    best = min(range(1, steps + 1), key=cost)
-                    got = schedule.chunk_length(steps, rows, stages, overhead)
-                    assert 1 <= got <= steps
-                    assert abs(got - best) <= 1 or cost(got) <= 1.02 * cost(best)
-
-
-def test_chunk_length_at_the_edges():
-    """One stage takes all steps at once; no chunk is shorter than a step."""
-    for steps in (1, 5, 100):
-        assert schedule.chunk_length(steps, 10 * steps, 1, 48) == steps
-    for stages in STAGES:
-        assert schedule.chunk_length(0, 0, stages, 48) == 1
-        assert schedule.chunk_length(1, 10_000, stages, 48) == 1
-        assert schedule.chunk_length(50, 50_000_000, stages, 0) == (50 if stages == 1 else 1)
+        assert forward_pass(plan, lambda *_: 7).seconds == 7 * (10 + stages - 1)
 
 
 def test_layer_ranges():

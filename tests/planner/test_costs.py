@@ -64,6 +64,18 @@ def test_a_unit_is_dense_as_long_as_all_sentences_run():
     assert costs.layer(layer, (3, 3, 2, 1), backward=False) == 6 + 10 * 3
 
 
+def test_a_stage_of_a_wavefront_may_have_a_kernel_of_its_own():
+    model, layer = job(2).model, job(2).model.parts.encoder_layers[1]
+    without = profile(model)
+    assert MeasuredCosts(without).chunk(layer, (3, 3, 2, 1), backward=False) == 6 + 10 * 3
+    for tables in without["layers"].values():
+        tables["split"] = {**tables["dense"], "backward": ((2, 4), (4, 8))}
+    split = MeasuredCosts(without)
+    assert split.chunk(layer, (3, 3, 2, 1), backward=False) == 9
+    assert split.chunk(layer, (3, 3, 2, 1), backward=True) == 18
+    assert split.layer(layer, (3, 3), backward=False) == 6
+
+
 def test_the_more_workers_compute_the_slower_they_are():
     costs = MeasuredCosts(profile(job(2).model))
     assert [costs.slow_down(FORWARD, busy) for busy in (1, 2, 3)] == [1, 1.25, 1.5]

@@ -30,6 +30,9 @@ class Flat:
     def layer(self, layer, sizes, backward):
         return 2.0 if backward else 1.0
 
+    def chunk(self, layer, sizes, backward):
+        return self.layer(layer, sizes, backward)
+
     def unit(self):
         return 0.0
 

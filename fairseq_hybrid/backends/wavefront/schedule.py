@@ -24,7 +24,7 @@ blocks until it is received and each worker does one thing at a time, as with nc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Union
 
@@ -126,38 +126,6 @@ def _units(batch: int, counts: tuple[int, int], whole: bool) -> list[Unit]:
     first = [Unit(batch, WHOLE, 0)] if whole else []
     encoder = [Unit(batch, ENCODER, k) for k in range(counts[0])]
     return first + encoder + [Unit(batch, DECODER, k) for k in range(counts[1])]
-
-
-def makespan(schedule: Schedule, cost: Callable[[int, Unit], float]) -> float:
-    """Time from the first to the last computation if transfers took none."""
-    free = [0.0] * schedule.stages
-    came_up: dict[tuple[int, Unit], float] = {}
-    for event in schedule.events:
-        if isinstance(event, Run):
-            begin = max(free[event.stage], came_up.get((event.stage, event.unit), 0.0))
-            free[event.stage] = begin + cost(event.stage, event.unit)
-        elif event.kind == UP:
-            came_up[event.target, event.unit] = free[event.source]
-    return max(free)
-
-
-def efficiency(schedule: Schedule, cost: Callable[[int, Unit], float]) -> float:
-    """Share of the workers' time that the wavefront keeps busy at best, 0 to 1."""
-    work = sum(cost(e.stage, e.unit) for e in schedule.events if isinstance(e, Run))
-    return work / (schedule.stages * makespan(schedule, cost)) if work else 1.0
-
-
-def chunk_length(steps: int, rows: int, stages: int, overhead: float) -> int:
-    """Time steps per unit that make the wavefront shortest, for `rows` rows in `steps` steps.
-
-    A unit of r rows costs r + `overhead`; `rows / r` of them run on each stage, one after the
-    other, and `stages - 1` more pass before the pipeline is full. The best r is the square root of
-    `rows * overhead / (stages - 1)`.
-    """
-    if stages == 1:
-        return max(steps, 1)
-    best = (rows * overhead / (stages - 1)) ** 0.5
-    return min(max(round(best * steps / max(rows, 1)), 1), max(steps, 1))
 
 
 def even(steps: int, chunk: int) -> int:
