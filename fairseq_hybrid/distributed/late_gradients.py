@@ -38,6 +38,10 @@ class LateGradients:
             return layer(x)
         return _Linear.apply(x, layer.weight, layer.bias, self.left)
 
+    def of(self, weight: nn.Parameter) -> Callable[[Tensor, Tensor], None]:
+        """Takes the factors of its gradient: derivatives of a layer's outputs, and inputs."""
+        return lambda dy, x: self.left.append((weight, lambda: dy.t() @ x))
+
     @torch.no_grad()
     def compute(self, *, but: Container[Tensor] = ()) -> None:
         """Give all parameters their gradients, `but` some, which get them another time."""

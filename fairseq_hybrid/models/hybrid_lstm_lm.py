@@ -71,6 +71,10 @@ class HybridLSTMLanguageModel(FairseqLanguageModel):
             )
         return self.decoder.output_weight, self.decoder.output_bias
 
+    def has_plain_softmax(self) -> bool:
+        """Whether these make logits of features: not so with `--adaptive-softmax-cutoff`."""
+        return self.decoder.adaptive_softmax is None
+
     def use_row_gradients(self) -> None:
         """From now on the input embedding's gradient holds the batch's rows only (torch.sparse)."""
         self.decoder.embed_tokens.sparse = True
