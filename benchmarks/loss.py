@@ -1,8 +1,8 @@
 """What does the loss in place bring, and how much memory does it need?
 
-    python benchmarks/loss.py --json build/loss.json                 # about 10 min
-    python benchmarks/loss.py --cases huge --rounds 1 --updates 1    # 250,000 words, 5 min
-    python benchmarks/loss.py --rounds 1 --updates 1                 # a quick look
+    python benchmarks/loss.py --json build/loss.json                         # about 10 min
+    python benchmarks/loss.py --cases huge --rounds 1 --updates 1 --alone    # 250,000 words
+    python benchmarks/loss.py --rounds 1 --updates 1                         # a quick look
 
 `hybrid_lstm` (2+2 layers, embedding 256, hidden 512, label smoothing) at vocabulary 8,000 and
 16,000, `hybrid_lstm_lm` (2 layers of 512, cross-entropy) at WikiText-2's 33,278, and one of 250,000
@@ -139,6 +139,7 @@ def serve(connection, case: str, system: str, updates: int) -> None:
     torch.set_num_threads(1)
     made = System(case, system)
     made.update()
+    connection.send("ready")
     for _ in iter(connection.recv, "quit"):
         results = [made.update() for _ in range(updates)]
         words = updates / sum(1 / rate for rate, _ in results)
@@ -146,25 +147,38 @@ def serve(connection, case: str, system: str, updates: int) -> None:
         connection.send((words, results[-1][1], megabytes))
 
 
+class Process:
+    """A system's process."""
+
+    def __init__(self, case: str, system: str, updates: int):
+        context = multiprocessing.get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        arguments = (theirs, case, system, updates)
+        self.process = context.Process(target=serve, args=arguments, daemon=True)
+        self.process.start()
+
+    def turn(self) -> tuple[float, float, float]:
+        self.pipe.send("go")
+        return self.pipe.recv()
+
+    def close(self) -> None:
+        self.pipe.send("quit")
+        self.process.join()
+
+
 def measure(case: str, options) -> dict:
-    context = multiprocessing.get_context("spawn")
-    pipes, processes = {}, []
-    for system in SYSTEMS:
-        pipes[system], theirs = context.Pipe()
-        arguments = (theirs, case, system, options.updates)
-        processes.append(context.Process(target=serve, args=arguments, daemon=True))
-        processes[-1].start()
     rounds: dict[str, list[float]] = {system: [] for system in (AFTER, BEFORE)}
     losses, megabytes = {}, {}
-    for turn in range(options.rounds):
-        for system in SYSTEMS[:: 1 if turn % 2 else -1]:
-            pipes[system].send("go")
-            rate, losses[system], megabytes[system] = pipes[system].recv()
-            rounds[system].append(rate)
-    for pipe in pipes.values():
-        pipe.send("quit")
-    for process in processes:
-        process.join()
+    for systems in [[s] for s in SYSTEMS] if options.alone else [SYSTEMS]:
+        processes = {system: Process(case, system, options.updates) for system in systems}
+        for process in processes.values():
+            process.pipe.recv()
+        for turn in range(options.rounds):
+            for system in systems[:: 1 if turn % 2 else -1]:
+                rate, losses[system], megabytes[system] = processes[system].turn()
+                rounds[system].append(rate)
+        for process in processes.values():
+            process.close()
     return {
         "words_per_second": medians(rounds, 1),
         "ratio": round(statistics.median(map(operator.truediv, *rounds.values())), 3),
@@ -179,6 +193,9 @@ def main() -> None:
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES)[:3])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--updates", type=int, default=4, help="in a round")
+    parser.add_argument(
+        "--alone", action="store_true", help="no turns: first the one, then the other, for memory"
+    )
     parser.add_argument("--json", type=Path, help="write the result here")
     options = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
