@@ -82,7 +82,8 @@ def translation_batch(words: int, pad: int, eos: int) -> dict:
 def language_batch(words: int) -> dict:
     text = some_words((SEQUENCES, WORDS + 1), words)
     net_input = {"src_tokens": text[:, :-1], "src_lengths": torch.full((SEQUENCES,), WORDS)}
-    return {"net_input": net_input, "target": text[:, 1:], "ntokens": SEQUENCES * WORDS}
+    target = text[:, 1:].contiguous()
+    return {"net_input": net_input, "target": target, "ntokens": SEQUENCES * WORDS}
 
 
 class System:

@@ -10,13 +10,32 @@ options.  Importing the package is what switches it on; this file says in which 
 5. ``optim``        ``--lr-scheduler`` names
 6. ``distributed``  ``--ddp-backend`` names and the trainer they share
 7. ``planning``     ``--hybrid-plan``
+8. ``generation``   beam search
 """
 
 from fairseq_hybrid import cli, compat  # isort: skip  (cli first: it lets fairseq set up its log)
 
 compat.apply()
 
-from fairseq_hybrid import criterions, distributed, models, optim, planning, tasks  # noqa: E402
+from fairseq_hybrid import (  # noqa: E402
+    criterions,
+    distributed,
+    generation,
+    models,
+    optim,
+    planning,
+    tasks,
+)
 
 __version__ = "0.1.0"
-__all__ = ["cli", "compat", "criterions", "distributed", "models", "optim", "planning", "tasks"]
+__all__ = [
+    "cli",
+    "compat",
+    "criterions",
+    "distributed",
+    "generation",
+    "models",
+    "optim",
+    "planning",
+    "tasks",
+]
