@@ -52,7 +52,10 @@ class Case:
         if not self.sampled:
             return loss_of
         cfg = SampledSoftmaxConfig(
-            sample_frequent=0, sample_random=8, sample_distribution="uniform"
+            sample_frequent=0,
+            sample_random=8,
+            sample_distribution="uniform",
+            label_smoothing=0.1,
         )
         cfg.sentence_avg, cfg.seed = False, 1
         return SampledSoftmaxCriterion(cfg, self.task)
