@@ -11,9 +11,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from fairseq.criterions import CRITERION_REGISTRY
-from fairseq.criterions.cross_entropy import CrossEntropyCriterion
-from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
+from fairseq.criterions import (
+    CRITERION_REGISTRY,
+    cross_entropy,
+    label_smoothed_cross_entropy,
+)
 from fairseq.distributed import FullyShardedDataParallel
 from torch import Tensor
 
@@ -84,18 +86,23 @@ def late_gradient(model: Any, weight: Tensor) -> in_place.Late | None:
     return late.of(weight) if late is not None and trains else None
 
 
-class CrossEntropy(InPlace, CrossEntropyCriterion):
+# The names are fairseq's: a checkpoint has them, and goes on only with the same.
+
+
+class CrossEntropyCriterion(InPlace, cross_entropy.CrossEntropyCriterion):
     pass
 
 
-class LabelSmoothedCrossEntropy(InPlace, LabelSmoothedCrossEntropyCriterion):
+class LabelSmoothedCrossEntropyCriterion(
+    InPlace, label_smoothed_cross_entropy.LabelSmoothedCrossEntropyCriterion
+):
     pass
 
 
 def install() -> None:
-    """Under fairseq's names, in fairseq's registry."""
-    CRITERION_REGISTRY["cross_entropy"] = CrossEntropy
-    CRITERION_REGISTRY["label_smoothed_cross_entropy"] = LabelSmoothedCrossEntropy
+    """In fairseq's registry."""
+    CRITERION_REGISTRY["cross_entropy"] = CrossEntropyCriterion
+    CRITERION_REGISTRY["label_smoothed_cross_entropy"] = LabelSmoothedCrossEntropyCriterion
 
 
 install()

@@ -96,8 +96,9 @@ class Rows:
         self, x_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, target_N: Tensor, how: How
     ):
         self.x_ND, self.weight_VD, self.bias_V, self.how = x_ND, weight_VD, bias_V, how
-        self.target_N, self.counts_N = target_N, target_N.ne(how.ignore)
+        self.target_N, self.ignored_N = target_N, target_N.eq(how.ignore)
         self.half = x_ND.dtype in (torch.float16, torch.bfloat16)
+        self.kind = torch.float32 if self.half else x_ND.dtype
         self.scale = FLOAT16_SCALE if x_ND.dtype == torch.float16 else 1.0
         words = how.vocabulary or weight_VD.size(0)
         self.other = how.smoothing / (words - 1)
@@ -119,10 +120,9 @@ class Rows:
 
     def use(self, weights: bool, bias: bool) -> tuple[Tensor, Tensor, Tensor | None]:
         """The same; the gradients `dx_ND`, `dweight_VD` and `dbias_V` are there afterwards."""
-        kind = torch.float32 if self.half else self.x_ND.dtype
         self.dx_ND = torch.empty_like(self.x_ND)
-        self.dweight_VD = torch.zeros_like(self.weight_VD, dtype=kind) if weights else None
-        self.dbias_V = torch.zeros_like(self.bias_V, dtype=kind) if bias else None
+        self.dweight_VD = torch.zeros_like(self.weight_VD, dtype=self.kind) if weights else None
+        self.dbias_V = torch.zeros_like(self.bias_V, dtype=self.kind) if bias else None
         return self._go(self.block(self.how.room), True, self._products)
 
     def _go(
@@ -138,60 +138,58 @@ class Rows:
                 torch.mm(x_ND[rows], weight_DV, out=logits_RV)
             else:
                 torch.addmm(self.bias_V, x_ND[rows], weight_DV, out=logits_RV)
-            losses += self._strips(logits_RV, self.target_N[rows], gradient)
+            losses += self._strips(logits_RV, rows, gradient)
             if then is not None:
                 then(rows, logits_RV)
         self.gradient_NV = room_RV
         nll, smooth, correct = (
-            None if part[0] is None else torch.cat(part).masked_fill(~self.counts_N, 0).sum()
+            None if part[0] is None else torch.cat(part).masked_fill(self.ignored_N, 0).sum()
             for part in zip(*losses)
         )
         if smooth is None:
             return nll.clone(), nll, correct
         return self.at_target * nll + smooth, nll, correct
 
-    def _strips(self, logits_RV: Tensor, target_R: Tensor, gradient: bool) -> list[tuple]:
+    def _strips(self, logits_RV: Tensor, rows: slice, gradient: bool) -> list[tuple]:
         some = STRIP if logits_RV.device.type == "cpu" else STRIP_ON_DEVICE
-        rows = max(1, some // logits_RV.size(1))
+        size = max(1, some // logits_RV.size(1))
+        parts = (logits_RV, self.target_N[rows], self.ignored_N[rows])
         return [
-            self._strip(logits, target, gradient)
-            for logits, target in zip(logits_RV.split(rows), target_R.split(rows))
+            self._strip(*strip, gradient) for strip in zip(*(part.split(size) for part in parts))
         ]
 
-    def _strip(self, logits_RV: Tensor, target_R: Tensor, gradient: bool) -> tuple:
+    def _strip(
+        self, logits_RV: Tensor, target_R: Tensor, ignored_R: Tensor, gradient: bool
+    ) -> tuple:
         """Negative log-likelihood, that of the other words, whether the best one is the target."""
-        x_RV, index_R1 = logits_RV.float() if self.half else logits_RV, target_R.unsqueeze(1)
+        index_R1 = target_R.unsqueeze(1)
         smooths, others = self.how.smoothing > 0, self.how.others_V
-        right_R = x_RV.argmax(1) == target_R if self.how.accuracy else None
-        score_R1 = x_RV.gather(1, index_R1)
-        if smooths:
-            others_R = x_RV.sum(1) * self.other if others is None else x_RV @ others.to(x_RV.dtype)
-        top_R1 = x_RV.amax(1, keepdim=True)
-        share_RV = x_RV.softmax(1)
-        all_R1 = top_R1 - share_RV.amax(1, keepdim=True).log()
+        right_R = logits_RV.argmax(1) == target_R if self.how.accuracy else None
+        logs_RV = logits_RV.log_softmax(1, dtype=self.kind)
+        nll_R, smooth_R = -logs_RV.gather(1, index_R1).squeeze(1), None
+        if smooths and others is None:
+            smooth_R = -self.other * logs_RV.sum(1)
+        elif smooths:
+            smooth_R = -(logs_RV @ others.to(self.kind))
         if gradient:
-            share_RV.scatter_add_(1, index_R1, torch.full_like(score_R1, -self.at_target))
+            share_RV = logs_RV.exp_() if self.half else torch.exp(logs_RV, out=logits_RV)
+            share_RV.scatter_add_(1, index_R1, share_RV.new_full(index_R1.shape, -self.at_target))
             if smooths:
-                torch.sub(share_RV, self.other if others is None else others, out=x_RV)
-            else:
-                x_RV.copy_(share_RV)
+                share_RV.sub_(self.other if others is None else others)
+            share_RV.masked_fill_(ignored_R.unsqueeze(1), 0)
             if self.half:
-                logits_RV.copy_(x_RV.mul_(self.scale))
-        smooth_R = (1 - self.at_target) * all_R1.squeeze(1) - others_R if smooths else None
-        return (all_R1 - score_R1).squeeze(1), smooth_R, right_R
+                logits_RV.copy_(share_RV.mul_(self.scale))
+        return nll_R, smooth_R, right_R
 
     def _products(self, rows: slice, gradient_RV: Tensor) -> None:
         torch.mm(gradient_RV, self.weight_VD, out=self.dx_ND[rows])
-        counted_R1 = self.counts_N[rows].unsqueeze(1).to(self.x_ND.dtype)
-        self.dx_ND[rows].mul_(counted_R1)
         if self.dweight_VD is not None:
-            x_RD = self.x_ND[rows] * counted_R1
             if self.half:
-                self.dweight_VD += gradient_RV.t() @ x_RD
+                self.dweight_VD += gradient_RV.t() @ self.x_ND[rows]
             else:
-                self.dweight_VD.addmm_(gradient_RV.t(), x_RD)
+                self.dweight_VD.addmm_(gradient_RV.t(), self.x_ND[rows])
         if self.dbias_V is not None:
-            self.dbias_V += gradient_RV.t() @ counted_R1.squeeze(1)
+            self.dbias_V += gradient_RV.sum(0, dtype=self.kind)
 
 
 class _CrossEntropy(torch.autograd.Function):
@@ -202,7 +200,7 @@ class _CrossEntropy(torch.autograd.Function):
         ctx.kept = rows.block(how.room) == len(x_ND) or x_ND.dtype == torch.float16
         if ctx.kept:
             loss, nll, correct = rows.keep()
-            ctx.save_for_backward(x_ND, weight_VD, rows.gradient_NV, rows.counts_N)
+            ctx.save_for_backward(x_ND, weight_VD, rows.gradient_NV)
             ctx.scale, ctx.late = rows.scale, late
         else:
             loss, nll, correct = rows.use(*ctx.needs_input_grad[1:3])
@@ -215,16 +213,16 @@ class _CrossEntropy(torch.autograd.Function):
     def backward(ctx, dloss: Tensor, *_):
         if not ctx.kept:
             return *(_times(made, dloss) for made in ctx.saved_tensors), None, None, None
-        x_ND, weight_VD, gradient_NV, counts_N = ctx.saved_tensors
-        scale_N1 = (counts_N * (dloss / ctx.scale)).unsqueeze(1).to(x_ND.dtype)
-        dx_ND = (gradient_NV @ weight_VD).mul_(scale_N1)
-        gradient_VN, x_ND = gradient_NV.t(), x_ND * scale_N1
-        dbias_V = gradient_VN @ scale_N1.squeeze(1) if ctx.needs_input_grad[2] else None
-        dweight_VD = None
+        x_ND, weight_VD, gradient_NV = ctx.saved_tensors
+        scale = dloss / ctx.scale
+        dx_ND, x_ND = (gradient_NV @ weight_VD).mul_(scale), (x_ND * scale).to(x_ND.dtype)
+        dweight_VD = dbias_V = None
         if ctx.late is not None:
             ctx.late(gradient_NV, x_ND)
         elif ctx.needs_input_grad[1]:
-            dweight_VD = gradient_VN @ x_ND
+            dweight_VD = gradient_NV.t() @ x_ND
+        if ctx.needs_input_grad[2]:
+            dbias_V = gradient_NV.sum(0, dtype=dloss.dtype).mul_(scale)
         return dx_ND, dweight_VD, dbias_V, None, None, None
 
 

@@ -36,7 +36,7 @@ from fairseq_hybrid.compat import options
 from fairseq_hybrid.compat.messages import UserError
 from fairseq_hybrid.compat.options import Need, Option
 from fairseq_hybrid.criterions import in_place
-from fairseq_hybrid.criterions.cross_entropy import CrossEntropy
+from fairseq_hybrid.criterions.cross_entropy import CrossEntropyCriterion
 from fairseq_hybrid.criterions.word_sample import DISTRIBUTIONS, WordSample, WordSampler
 from fairseq_hybrid.optim import rows
 from fairseq_hybrid.seeds import mix
@@ -149,7 +149,7 @@ def dictionary_path(task: Any) -> Optional[str]:
 
 
 @register_criterion("sampled_softmax", dataclass=SampledSoftmaxConfig)
-class SampledSoftmaxCriterion(CrossEntropy):
+class SampledSoftmaxCriterion(CrossEntropyCriterion):
     def __init__(self, cfg: SampledSoftmaxConfig, task):
         super().__init__(task, cfg.sentence_avg)
         dictionary = task.target_dictionary
@@ -241,7 +241,7 @@ class SampledSoftmaxCriterion(CrossEntropy):
 
     @staticmethod
     def reduce_metrics(logging_outputs) -> None:
-        CrossEntropy.reduce_metrics(logging_outputs)
+        CrossEntropyCriterion.reduce_metrics(logging_outputs)
         samples = sum(log.get("samples", 0) for log in logging_outputs)
         if samples > 0:
             words = sum(log.get("words", 0) for log in logging_outputs)

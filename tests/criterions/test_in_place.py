@@ -155,6 +155,12 @@ def test_validation_logs_the_same(name, room):
     compare((got, {"size": mine}), (wanted, {"size": size}))
 
 
+def test_checkpoints_of_fairseqs_criterions_are_gone_on_with():
+    for kind in (CrossEntropyCriterion, LabelSmoothedCrossEntropyCriterion):
+        assert ours(kind) is not kind
+        assert ours(kind).__name__ == kind.__name__  # what a checkpoint has
+
+
 def test_fairseqs_models_keep_fairseqs_code(monkeypatch):
     monkeypatch.setattr(in_place, "cross_entropy", never)
     model, sample = fairseq_lstm(TASK), translation_sample()
