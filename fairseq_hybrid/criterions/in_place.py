@@ -97,6 +97,8 @@ class Rows:
     ):
         self.x_ND, self.weight_VD, self.bias_V, self.how = x_ND, weight_VD, bias_V, how
         self.target_N, self.ignored_N = target_N, target_N.eq(how.ignore)
+        # (a device would have to be waited for)
+        self.ignores = target_N.device.type != "cpu" or bool(self.ignored_N.any())
         self.half = x_ND.dtype in (torch.float16, torch.bfloat16)
         self.kind = torch.float32 if self.half else x_ND.dtype
         self.scale = FLOAT16_SCALE if x_ND.dtype == torch.float16 else 1.0
@@ -176,7 +178,8 @@ class Rows:
             share_RV.scatter_add_(1, index_R1, share_RV.new_full(index_R1.shape, -self.at_target))
             if smooths:
                 share_RV.sub_(self.other if others is None else others)
-            share_RV.masked_fill_(ignored_R.unsqueeze(1), 0)
+            if self.ignores:
+                share_RV.masked_fill_(ignored_R.unsqueeze(1), 0)
             if self.half:
                 logits_RV.copy_(share_RV.mul_(self.scale))
         return nll_R, smooth_R, right_R
