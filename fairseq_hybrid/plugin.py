@@ -35,7 +35,7 @@ ENTRIES = {
 SWITCH = "FAIRSEQ_HYBRID_WITHOUT"
 
 NAMED = (  # modules with fairseq's decorators: --task, --arch, --criterion, --optimizer ... names
-    *("tasks", "models", "criterions", "optim"),
+    *("tasks", "models", "criterions", "optim", "generation"),
     *("backends.sampled", "backends.averaging", "backends.asynchronous"),
     "backends.wavefront.backend",  # hybrid, model_parallel
 )

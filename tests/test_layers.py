@@ -15,7 +15,7 @@ LAYERS = (
     ("launch", "comm"),
     ("models", "tasks"),
     ("optim",),
-    ("criterions",),
+    ("criterions", "generation"),
     ("backends",),
     ("trainer",),
     ("pretraining", "planner"),
