@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from fairseq_hybrid.models.dropout import Dropout
 from fairseq_hybrid.models.packing import Packing
+from fairseq_hybrid.models.products import apply
 
 
 class Memory(NamedTuple):
@@ -80,7 +81,9 @@ class AttentionSoftmax(nn.Module):
     def read(self, enc_MH: Tensor, packing: Packing) -> Memory:
         """Project the encoder's top states to keys, once for all target words."""
         return Memory(
-            packing.unpack(self.key_proj(enc_MH)), packing.unpack(enc_MH), packing.padding_mask()
+            packing.unpack(apply(self.key_proj, enc_MH)),
+            packing.unpack(enc_MH),
+            packing.padding_mask(),
         )
 
     @staticmethod
@@ -96,11 +99,12 @@ class AttentionSoftmax(nn.Module):
 
     def attentional(self, dec_NH: Tensor, context_NH: Tensor) -> Tensor:
         """`dropout(tanh(Wc [h; c]))`"""
-        return self.dropout(torch.tanh(self.combine(torch.cat((dec_NH, context_NH), dim=1))))
+        both_NU = torch.cat((dec_NH, context_NH), dim=1)
+        return self.dropout(torch.tanh(apply(self.combine, both_NU)))
 
     def logits(self, out_NH: Tensor) -> Tensor:
         """Attentional vectors → scores of all words."""
-        return self.output(self.features(out_NH))
+        return apply(self.output, self.features(out_NH))
 
     def has_plain_output(self) -> bool:
         """Whether `output` is just a product: no hooks on it, nothing mixed in."""

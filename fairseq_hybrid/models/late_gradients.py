@@ -23,6 +23,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fairseq_hybrid.models.products import linear
+
 
 class LateGradients:
     """What is left to compute of a backward pass."""
@@ -75,7 +77,7 @@ class _Linear(torch.autograd.Function):
     def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor | None, left: list) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.bias, ctx.left = bias, left
-        return F.linear(x, weight, bias)
+        return linear(x, weight, bias)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -83,7 +85,7 @@ class _Linear(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         bias, (_, for_weight, for_bias, _) = ctx.bias, ctx.needs_input_grad
         if for_weight:
-            ctx.left.append((weight, lambda: dy.t() @ x))
+            ctx.left.append((weight, lambda: linear(dy.t(), x.t())))
         if for_bias:
             ctx.left.append((bias, lambda: dy.sum(0)))
-        return dy @ weight, None, None, None
+        return linear(dy, weight.t()), None, None, None

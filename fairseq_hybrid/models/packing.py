@@ -15,6 +15,8 @@ any kind, X anything else.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -71,9 +73,27 @@ class Packing:
 
     def chunk(self, start: int, stop: int) -> tuple[slice, Tensor]:
         """Times [start, stop) as a slice of packed rows, and their batch sizes."""
-        first = int(self.batch_sizes[:start].sum())
-        sizes = self.batch_sizes[start:stop]
-        return slice(first, first + int(sizes.sum())), sizes
+        return slice(self.starts[start], self.starts[stop]), self.batch_sizes[start:stop]
+
+    @cached_property
+    def starts(self) -> list[int]:
+        """The first row of each time, and the number of all rows."""
+        return [0, *accumulate(self.batch_sizes.tolist())]
+
+    @cached_property
+    def before_N(self) -> Tensor:
+        """For each row but those of the first time: the row of the word before."""
+        sizes = self.batch_sizes.to(self.rows_N.device)
+        rows = torch.arange(sizes[0], self.rows_N.numel(), device=self.rows_N.device)
+        return rows - sizes[:-1].repeat_interleave(sizes[1:])
+
+    @cached_property
+    def last_B(self) -> Tensor:
+        """For each sentence, the longest first: the row of its last word."""
+        sentences = torch.arange(self.starts[1], device=self.batch_sizes.device)
+        steps = (self.batch_sizes.unsqueeze(0) > sentences.unsqueeze(1)).sum(dim=1)
+        starts = torch.tensor(self.starts, device=self.batch_sizes.device)
+        return (starts[steps - 1] + sentences).to(self.rows_N.device)
 
     def pack(self, x_BTX: Tensor) -> Tensor:
         """Padded [B, T, ...] → packed rows [N, ...]."""

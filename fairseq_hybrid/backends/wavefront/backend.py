@@ -16,9 +16,11 @@ itself. One update is the same, up to the order of summation, as under ``legacy_
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -40,6 +42,7 @@ from fairseq_hybrid.backends.wavefront.ownership import Group, Ownership
 from fairseq_hybrid.backends.wavefront.report import Report
 from fairseq_hybrid.backends.wavefront.schedule import DECODER, ENCODER, STATE, TOP, UP, WHOLE
 from fairseq_hybrid.backends.wavefront.shared import Shared
+from fairseq_hybrid.backends.wavefront.simulate import Costs, Timeline, simulate, synchronous
 from fairseq_hybrid.comm.lanes import Lanes, flatten
 from fairseq_hybrid.comm.stopwatch import COMPUTE, SEND, WAIT, Stopwatch
 from fairseq_hybrid.comm.sums import ring_bytes
@@ -47,6 +50,7 @@ from fairseq_hybrid.config import AUTO, DECOUPLED
 from fairseq_hybrid.models.late_gradients import LateGradients
 from fairseq_hybrid.models.packing import Packing
 from fairseq_hybrid.models.parallel_parts import ParallelParts
+from fairseq_hybrid.models.split_lstm import can_split
 from fairseq_hybrid.optim.optimizer import GradientGroup, HybridOptimizer
 from fairseq_hybrid.optim.rows import parts, sparse_rows
 
@@ -54,7 +58,11 @@ logger = logging.getLogger(__name__)
 
 UNIT_OVERHEAD = 48
 """rows whose computation takes as long as what a unit costs beside them (reading the weights and
-adding to their gradients): a rough figure for CPU; see `schedule.chunk_length`"""
+adding to their gradients): a rough figure for CPU"""
+SPLIT_OVERHEAD = 8
+"""the same where the weights' gradients come at the end (models/split_lstm.py)"""
+CHUNKS = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64)
+"""lengths to choose from"""
 
 
 SEED_STEP = 1_000_003
@@ -131,12 +139,16 @@ class WavefrontParallel(Backend):
         """rows of shared parameters that get a gradient in this update, where not all do"""
         self.replica_bytes = 0
         self.ideal = 1.0
+        self.chunks: dict[tuple, int] = {}
+        """shape of batches → the best length of chunks"""
         self.late_gradients = LateGradients()
         self.postpones = False
         """whether the output weights' gradient of this batch can come late"""
         self.between = wavefront.Between(self._at_turn, self._late_gradients)
         layers = len(self.parts.encoder_layers)
         self.ranges = stacked(depths) if depths else layer_ranges(layers, stages)
+        split = all(map(can_split, self.parts.encoder_layers[self.parts.whole_sentence_layers :]))
+        self.overhead = SPLIT_OVERHEAD if split else UNIT_OVERHEAD
         self._make_groups(process_group, stages)
         self._place_layers()
         self.report = Report(self, trace)
@@ -236,13 +248,7 @@ class WavefrontParallel(Backend):
             more = (target,) if self.head_on_last else ()
             tokens = self._exchange(src_tokens, prev_output_tokens, *more)
         batches = self._batches(tokens, src_tokens.device)
-        plan = schedule.wavefront(
-            self.stage.count,
-            [tuple(len(b.cuts[part]) - 1 for part in (ENCODER, DECODER)) for b in batches],
-            [batch.home for batch in batches],
-            whole=self.parts.whole_sentence_layers > 0,
-            states_home=not self.stage.decodes,
-        )
+        plan = self._plan(batches)
         tops = self._wavefront(plan, batches)
         self.shared.finish_refresh()
         if by_rows and not self.stage.decodes:  # everyone looks up words of its own batch
@@ -252,12 +258,7 @@ class WavefrontParallel(Backend):
 
     def _wavefront(self, plan: schedule.Schedule, batches: list[wavefront.Batch]) -> list[Tensor]:
         """What the heads need of the forward pass; the backward pass starts from that."""
-        busy = schedule.efficiency(plan, lambda s, unit: self._cost(s, unit, batches))
-        units = plan.units(plan.stages - 1)
-        sizes = [batches[unit.batch].chunk(unit)[1].sum().item() for unit in units]
-        if self._drains_for_nothing(max(sizes), sum(sizes)):
-            busy = 1 / (1 + (1 / busy - 1) / 3)
-        self.ideal = busy
+        self.ideal = self._simulated(plan, batches).efficiency
         return wavefront.run(self.stage, plan, batches, self.between)
 
     def _exchange(self, *texts: Tensor) -> list[list[Tensor]]:
@@ -291,8 +292,7 @@ class WavefrontParallel(Backend):
         ]
         parts = (ENCODER, DECODER) if self.stage.decodes else (ENCODER,)
         chunk = self.chunk or self._chunk_length(
-            steps=sum(p[part].steps for p in packings for part in parts),
-            rows=sum(p[part].rows_N.numel() for p in packings for part in parts),
+            [{part: p[part] for part in parts} for p in packings]
         )
         last = self.stage.count - 1
         batches = []
@@ -319,30 +319,86 @@ class WavefrontParallel(Backend):
             )
         return batches
 
-    def _chunk_length(self, steps: int, rows: int) -> int:
-        """As short as filling the pipeline asks for, and turning and draining where they cost."""
-        others = self.stage.count - 1
-        length = schedule.chunk_length(steps, rows, 1 + others / 3, UNIT_OVERHEAD)
-        if self._drains_for_nothing(length * rows / max(steps, 1), rows):
-            return length
-        return schedule.chunk_length(steps, rows, 1 + others, UNIT_OVERHEAD)
+    def _chunk_length(self, packings: Sequence[Mapping[str, Packing]]) -> int:
+        """The one with which the simulated update is shortest, of batches that are all alike and
+        about as these are on average: so it need not be found anew for every update."""
+        many, parts = len(packings), packings[0]
+        steps = {part: _rough(sum(p[part].steps for p in packings) / many) for part in parts}
+        rows = {part: sum(p[part].rows_N.numel() for p in packings) / many for part in parts}
+        sentences = _rough(sum(rows.values()) / max(sum(steps.values()), 1))
+        key = many, sentences, *steps.items()
+        if key not in self.chunks:
+            longest = max(steps.values())
+            lengths = sorted({min(length, longest) for length in CHUNKS})
+            self.chunks[key] = min(lengths, key=lambda n: self._seconds(many, steps, sentences, n))
+        return self.chunks[key]
 
-    def _drains_for_nothing(self, unit_rows: float, rows: int) -> bool:
-        """Whether the output weights' gradient (late_gradients.py) takes the last stage as long as
-        the wavefront needs to drain; then only filling it is waiting, a third of all."""
-        if self.last_has_output and self.postpones:
-            late = rows / 2 / self.stage.count * self.parts.head.output.out_features
-            unit = unit_rows * max(self.stage.depths) * 8 * self.stage.hidden
-            return late >= 2 * (self.stage.count - 1) * unit
-        return False
+    def _seconds(self, many: int, steps: Mapping[str, int], sentences: int, length: int) -> float:
+        """What an update of `many` batches without padding takes, in the simulation's units."""
+        last = self.stage.count - 1
+        batches = [
+            EvenBatch(last if self.head_on_last else i, dict(steps), sentences, length)
+            for i in range(many)
+        ]
+        return self._simulated_seconds(self._plan(batches), batches)
 
-    def _cost(self, stage: int, unit: schedule.Unit, batches: list[wavefront.Batch]) -> float:
+    def _simulated_seconds(self, plan: schedule.Schedule, batches: Sequence[Any]) -> float:
+        return self._simulated(plan, batches).seconds
+
+    def _simulated(self, plan: schedule.Schedule, batches: Sequence[Any]) -> Timeline:
+        late = {plan.stages - 1} if self.last_has_output and self.postpones else ()
+        return simulate(synchronous(plan, late), self._update_costs(batches))
+
+    def _plan(self, batches: Sequence[Any]) -> schedule.Schedule:
+        return schedule.wavefront(
+            self.stage.count,
+            [(b.chunks(ENCODER), b.chunks(DECODER)) for b in batches],
+            [batch.home for batch in batches],
+            whole=self.parts.whole_sentence_layers > 0,
+            states_home=not self.stage.decodes,
+        )
+
+    def _update_costs(self, batches: Sequence[Any]) -> Costs:
+        """A layer's forward pass over a row is 1, and so is either half of its backward pass."""
+        parts, output = self.parts, self.parts.head.output
+        words = output.out_features * output.in_features / (8 * self.stage.hidden**2)
+        split = self.overhead == SPLIT_OVERHEAD
+
+        @functools.cache
+        def unit(stage: int, unit: schedule.Unit) -> float:
+            layers = self._layers(stage, unit)
+            return self._cost(stage, unit, batches) + layers * self.overhead
+
+        def rows(stage: int) -> int:
+            return sum(batch.rows(DECODER) for batch in batches if batch.home == stage)
+
+        def weights(stage: int) -> float:
+            layers = self.stage.depths[stage]
+            both = [part for part in (ENCODER, DECODER) if part == ENCODER or self.stage.decodes]
+            return split * layers * sum(batch.rows(part) for batch in batches for part in both)
+
+        def head(stage: int) -> float:
+            decoder = 0 if self.stage.decodes else 3 * len(parts.decoder_layers)
+            return rows(stage) * ((3 if self.postpones else 4) * words + decoder)
+
+        return Costs(
+            forward=unit,
+            backward=lambda stage, u: (1 if split else 2) * unit(stage, u),
+            weights=weights,
+            head=head,
+            output=lambda stage: self.postpones * rows(stage) * words,
+        )
+
+    def _cost(self, stage: int, unit: schedule.Unit, batches: Sequence[Any]) -> float:
         """Layers times rows."""
-        rows = batches[unit.batch].chunk(unit)[1].sum().item()
+        rows = batches[unit.batch].chunk(unit)[0]
+        return (rows.stop - rows.start) * self._layers(stage, unit)
+
+    def _layers(self, stage: int, unit: schedule.Unit) -> int:
         layers, whole = self.stage.depths[stage], self.parts.whole_sentence_layers
         if unit.part == WHOLE:
-            return rows * whole
-        return rows * (layers - whole if unit.part == ENCODER and stage == 0 else layers)
+            return whole
+        return layers - whole if unit.part == ENCODER and stage == 0 else layers
 
     def _heads(self, tops: list[Tensor], tokens, batches: list[wavefront.Batch], features_only):
         """Attention, softmax and what fairseq gets to see, for the batches at home here."""
@@ -498,6 +554,34 @@ class WavefrontParallel(Backend):
     @property
     def bytes_sent(self) -> int:
         return self.lanes.bytes_sent + self.shared.bytes_sent + self.replica_bytes
+
+
+@dataclass(frozen=True)
+class EvenBatch:
+    """As much of a batch as a simulation needs, all of its sentences of one length."""
+
+    home: int
+    steps: dict[str, int]
+    sentences: int
+    length: int
+    """of a chunk"""
+
+    def chunks(self, part: str) -> int:
+        return -(-self.steps.get(part, 0) // self.length)
+
+    def rows(self, part: str) -> int:
+        return self.steps.get(part, 0) * self.sentences
+
+    def chunk(self, unit: schedule.Unit) -> tuple[slice, None]:
+        steps = self.steps[ENCODER if unit.part == WHOLE else unit.part]
+        chunks = 1 if unit.part == WHOLE else -(-steps // self.length)
+        return slice(0, -(-steps // chunks) * self.sentences), None
+
+
+def _rough(number: float) -> int:
+    """To two binary digits after the first: neighbours share one simulation."""
+    grain = 2 ** max(int(number).bit_length() - 3, 0)
+    return max(round(number / grain) * grain, 1)
 
 
 def users_of(

@@ -27,8 +27,7 @@ from torch import Tensor, nn
 
 from fairseq_hybrid.backends.base import with_gradient
 from fairseq_hybrid.backends.wavefront import executor as wavefront
-from fairseq_hybrid.backends.wavefront import schedule
-from fairseq_hybrid.backends.wavefront.backend import UNIT_OVERHEAD, WavefrontParallel
+from fairseq_hybrid.backends.wavefront.backend import WavefrontParallel
 from fairseq_hybrid.backends.wavefront.merged_schedule import AHEAD, HEAD, Costs, Step, merge
 from fairseq_hybrid.backends.wavefront.schedule import DECODER, ENCODER, Schedule, Unit
 from fairseq_hybrid.comm.lanes import flatten
@@ -124,12 +123,9 @@ class DecoupledParallel(WavefrontParallel):
         weights = (parts.source_embedding.weight, parts.target_embedding.weight)
         self.embeddings = dict(zip((ENCODER, DECODER), weights))
 
-    def _chunk_length(self, steps: int, rows: int) -> int:
-        """Two stages never wait; more do so for a third as many units as in a synchronous update
-        (that is what simulated schedules give)."""
-        others = self.stage.count - 1
-        filling = 0 if others == 1 else others / 3
-        return schedule.chunk_length(steps, rows, 1 + filling, UNIT_OVERHEAD)
+    def _simulated_seconds(self, plan: Schedule, batches: Sequence[Any]) -> float:
+        costs = self._costs(batches)
+        return merge(plan, plan, costs, costs).makespan
 
     # Passes
 
@@ -159,7 +155,7 @@ class DecoupledParallel(WavefrontParallel):
         anchor = torch.zeros(1, requires_grad=True)
         return list(_Node.apply(anchor, both))
 
-    def _costs(self, batches: list[wavefront.Batch]) -> Costs:
+    def _costs(self, batches: Sequence[Any]) -> Costs:
         """Rows times layers; in these terms the head's matrix, forward and backward, is as large as
         3/8 of (vocabulary / hidden size) layers' forward pass."""
         vocabulary = self.parts.head.output.out_features
@@ -167,7 +163,7 @@ class DecoupledParallel(WavefrontParallel):
 
         @functools.cache
         def ahead(stage: int, unit: Unit) -> float:
-            return self._cost(stage, unit, batches)
+            return self._cost(stage, unit, batches) + self._layers(stage, unit) * self.overhead
 
         def back(stage: int, unit: Unit) -> float:
             return BACKWARD * ahead(stage, unit)

@@ -1,10 +1,10 @@
 """One forward and backward pass of a worker's layers over the batches of its group.
 
-Follows the worker's program from schedule.py. Forward records a small autograd graph per unit of
-work, cut off at the unit's input and at the states it starts from; backward walks the units in
-reverse and hands the gradients across those cuts: to the previous unit of the stage, to the stage
-below, to the embeddings. To autograd all of it is one node between the tokens and the top states
-of the batches that are at home here (`run`).
+Follows the worker's program from schedule.py. The layers run chunk by chunk (stacks.py); backward
+walks the units in reverse and hands gradients on: to the stage below, to the embeddings, from the
+decoder's first state to the encoder's last. The weights' gradients come when all units are done.
+To autograd all of it is one node between the tokens and the top states of the batches that are at
+home here (`run`).
 
 All messages of a pass are awaited from its start, so they travel while the worker computes.
 
@@ -14,7 +14,7 @@ Shape suffixes: N packed rows of one batch (models/packing.py), B sentences, E e
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -33,9 +33,10 @@ from fairseq_hybrid.backends.wavefront.schedule import (
     Send,
     Unit,
 )
+from fairseq_hybrid.backends.wavefront.stacks import Stack, make_stack
 from fairseq_hybrid.comm.lanes import Lanes
 from fairseq_hybrid.comm.stopwatch import COMPUTE, SEND, WAIT, Stopwatch
-from fairseq_hybrid.models.lstm_layer import LSTMLayer, State, run_layers
+from fairseq_hybrid.models.lstm_layer import LSTMLayer, State
 from fairseq_hybrid.models.packing import Packing
 from fairseq_hybrid.models.parallel_parts import join_state
 
@@ -79,30 +80,25 @@ class Batch:
     cuts: dict[str, list[int]]
     """the times where chunks begin, and the end"""
 
-    def chunk(self, unit: Unit) -> tuple[slice, Tensor]:
-        packing = self.packing[ENCODER if unit.part == WHOLE else unit.part]
+    def times(self, unit: Unit) -> tuple[int, int]:
+        """When a unit begins and ends."""
         if unit.part == WHOLE:
-            return slice(None), packing.batch_sizes
+            return 0, self.packing[ENCODER].steps
         cuts = self.cuts[unit.part]
-        return packing.chunk(cuts[unit.chunk], cuts[unit.chunk + 1])
+        return cuts[unit.chunk], cuts[unit.chunk + 1]
+
+    def chunk(self, unit: Unit) -> tuple[slice, Tensor]:
+        """Its packed rows, and how many sentences run at each of its times."""
+        return self.packing[_input_part(unit)].chunk(*self.times(unit))
+
+    def chunks(self, part: str) -> int:
+        return len(self.cuts[part]) - 1
 
     def rows(self, part: str) -> int:
         return self.packing[part].rows_N.numel()
 
     def ends_encoder(self, unit: Unit) -> bool:
         return unit.part == ENCODER and unit.chunk + 2 == len(self.cuts[ENCODER])
-
-
-@dataclass
-class Done:
-    """A unit that was run: where its graph begins and ends."""
-
-    x: Tensor
-    y: Tensor
-    states: list[Tensor]
-    """states at its end, h and c by turns, as part of the graph"""
-    cut_states: list[Tensor] = field(default_factory=list)
-    """the same, cut off the graph: what the next unit starts from; gradients gather in them"""
 
 
 @dataclass(frozen=True)
@@ -182,14 +178,15 @@ class Forward:
         self.home = [i for i, batch in enumerate(batches) if batch.home == stage.index]
         self.like = next(w for layers in stage.layers.values() for w in _weights(layers))
         self.dtype = _message_dtype(self.like)
-        self.done: dict[Unit, Done] = {}
+        self.stacks: dict[tuple[int, str], Stack] = {}
+        """of each batch and part"""
+        self.outputs: dict[Unit, Tensor] = {}
+        """of units, until they are sent"""
         self.embedded: dict[str, Tensor] = {}
         self.inputs: dict[tuple[int, str], Tensor] = {}
         self.tops: dict[tuple[int, str], Tensor] = {}
-        self.carried: dict[int, list[Tensor]] = {}
-        self.final: dict[tuple[int, int], Any] = {}
-        """(batch, stage) → final states of its encoder layers: cut tensors of this stage, or a
-        message of another"""
+        self.final: dict[tuple[int, int], Tensor] = {}
+        """(batch, stage) → final states of its encoder layers, if the decoder runs at home"""
         for i, batch in enumerate(batches):
             for part in self.parts:
                 if not stage.first:
@@ -251,43 +248,44 @@ class Forward:
         return rows.split([batch.rows(part) for batch in self.batches])
 
     def _run(self, unit: Unit) -> None:
-        batch = self.batches[unit.batch]
-        rows, sizes = batch.chunk(unit)
-        x = self.inputs[unit.batch, _input_part(unit)][rows].detach().requires_grad_()
-        with torch.enable_grad():
-            y, states = run_layers(self.stage.layers[unit.part], x, sizes, self._first_states(unit))
-            if unit.part != WHOLE:
-                y = y.to(self.dtype)  # it leaves the stage
-        flat = [tensor for state in states for tensor in state]
-        done = self.done[unit] = Done(x, y, flat, [s.detach().requires_grad_() for s in flat])
+        batch, place = self.batches[unit.batch], (unit.batch, unit.part)
+        start, stop = batch.times(unit)
+        if start == 0:
+            self.stacks[place] = make_stack(
+                self.stage.layers[unit.part],
+                batch.packing[_input_part(unit)],
+                self.inputs[unit.batch, _input_part(unit)],
+                self._first_states(unit.batch) if unit.part == DECODER else None,
+            )
+        y = self.stacks[place].forward(start, stop)
         if unit.part == WHOLE:
-            self.inputs[unit.batch, ENCODER] = y.detach()
+            self.inputs[unit.batch, ENCODER] = y
             return
-        self.carried[unit.batch] = done.cut_states
-        if batch.ends_encoder(unit):
-            whole = self.done.get(Unit(unit.batch, WHOLE, 0))
-            below = whole.cut_states if whole else []
-            self.final[unit.batch, self.stage.index] = below + done.cut_states
+        y = y.to(self.dtype)  # it leaves the stage
         if self.stage.last and unit.batch in self.home:
-            self.tops[unit.batch, unit.part][rows] = y.detach()
+            self.tops[place][batch.chunk(unit)[0]] = y
+        else:
+            self.outputs[unit] = y
+        if batch.ends_encoder(unit) and not self.stage.decodes:
+            flat = [s.to(self.dtype) for state in self._encoder_states(unit.batch) for s in state]
+            self.final[unit.batch, self.stage.index] = torch.stack(flat)
 
-    def _first_states(self, unit: Unit) -> list[State] | None:
-        if unit.part == DECODER and unit.chunk == 0:
-            packing = self.batches[unit.batch].packing
-            final = _pairs(self.final[unit.batch, self.stage.index])
-            return [join_state(state, packing[ENCODER], packing[DECODER]) for state in final]
-        return _pairs(self.carried[unit.batch]) if unit.chunk > 0 else None
+    def encoder_stacks(self, batch: int) -> list[Stack]:
+        """From the bottom up, as the decoder's layers lie above one another."""
+        places = [(batch, WHOLE), (batch, ENCODER)]
+        return [self.stacks[place] for place in places if place in self.stacks]
+
+    def _encoder_states(self, batch: int) -> list[State]:
+        return [state for stack in self.encoder_stacks(batch) for state in stack.final_states()]
+
+    def _first_states(self, batch: int) -> list[State]:
+        src, tgt = (self.batches[batch].packing[part] for part in (ENCODER, DECODER))
+        return [join_state(state, src, tgt) for state in self._encoder_states(batch)]
 
     def _message(self, event: Send) -> Tensor:
         if event.kind == STATE:
-            return self._final_states(event.unit.batch, self.stage.index)
-        return self.done[event.unit].y.detach()
-
-    def _final_states(self, batch: int, stage: int) -> Tensor:
-        final = self.final[batch, stage]
-        if not isinstance(final, list):
-            return final
-        return torch.stack([s.detach().to(self.dtype) for s in final])
+            return self.final[event.unit.batch, self.stage.index]
+        return self.outputs.pop(event.unit)
 
     def _results(self) -> list[Tensor]:
         if not self.home:
@@ -296,7 +294,7 @@ class Forward:
         for i in self.home:
             results += [self.tops[i, part] for part in self.parts]
             if not self.stage.decodes:
-                results += [self._final_states(i, stage) for stage in range(self.stage.count)]
+                results += [self.final[i, stage] for stage in range(self.stage.count)]
         return results
 
 
@@ -347,6 +345,9 @@ class Backward:
                 for part, x in self.fwd.embedded.items():
                     if x.requires_grad:
                         self._embeddings(part, x)
+        with self.stage.watch.span(COMPUTE, "weights"):
+            while self.fwd.stacks:
+                self.fwd.stacks.popitem()[1].weight_gradients()
 
     def _embeddings(self, part: str, x: Tensor) -> None:
         x.backward(self.dembedded[part])
@@ -370,12 +371,12 @@ class Backward:
             self.dembedded[part] = torch.empty_like(x)
             pieces = fwd.split(part, self.dembedded[part])
             self.dinput.update({(i, part): piece for i, piece in enumerate(pieces)})
-        for unit, done in fwd.done.items():
-            if unit.part == WHOLE:
+        for batch, part in fwd.stacks:
+            if part == WHOLE:
                 # The embedding lies below the whole-sentence layers, and they below the chunks.
-                self.dinput[unit.batch, WHOLE] = self.dinput[unit.batch, ENCODER]
-                self.dy[unit.batch, WHOLE] = torch.empty_like(done.y)
-                self.dinput[unit.batch, ENCODER] = self.dy[unit.batch, WHOLE]
+                self.dinput[batch, WHOLE] = self.dinput[batch, ENCODER]
+                self.dy[batch, WHOLE] = torch.empty_like(fwd.inputs[batch, ENCODER])
+                self.dinput[batch, ENCODER] = self.dy[batch, WHOLE]
 
     def _landing(self, event: Send) -> Tensor:
         batch, part, _ = event.unit
@@ -386,22 +387,34 @@ class Backward:
         return self.dy[batch, part][self.fwd.batches[batch].chunk(event.unit)[0]]
 
     def _run(self, unit: Unit) -> None:
-        done, batch = self.fwd.done.pop(unit), self.fwd.batches[unit.batch]
-        rows, _ = batch.chunk(unit)
-        if batch.ends_encoder(unit) and not self.stage.decodes:
-            final = self.fwd.final[unit.batch, self.stage.index]
-            for cut, grad in zip(final, self.dfinal[unit.batch, self.stage.index]):
-                cut.grad = grad.to(cut.dtype)
-        ends, grads = [done.y], [self.dy[unit.batch, unit.part][rows]]
-        for state, cut in zip(done.states, done.cut_states):
-            if cut.grad is not None:
-                ends.append(state)
-                grads.append(cut.grad)
-        torch.autograd.backward(ends, grads)
+        batch, stack = self.fwd.batches[unit.batch], self.fwd.stacks[unit.batch, unit.part]
+        start, stop = batch.times(unit)
+        if unit.part == DECODER and stop == batch.packing[DECODER].steps:
+            stack.begin_backward(None)
+        if batch.ends_encoder(unit):
+            self._end_states(unit.batch)
+        rows = batch.chunk(unit)[0]
+        dx = stack.backward(start, stop, self.dy[unit.batch, unit.part][rows])
         if self.stage.first:
-            self.dinput[unit.batch, unit.part][rows] = done.x.grad
+            self.dinput[unit.batch, unit.part][rows] = dx
         else:
-            self.dx[unit] = done.x.grad
+            self.dx[unit] = dx.to(self.fwd.dtype)
+
+    def _end_states(self, i: int) -> None:
+        """The encoder's last states get their gradients, from the decoder's first ones."""
+        fwd, packing = self.fwd, self.fwd.batches[i].packing
+        if self.stage.decodes:
+            dfirst = fwd.stacks[i, DECODER].first_gradients()
+            dfinal = [join_state(state, packing[DECODER], packing[ENCODER]) for state in dfirst]
+        else:
+            dfinal = _pairs([*self.dfinal[i, self.stage.index].to(fwd.like.dtype, copy=True)])
+        for stack, depth in zip(fwd.encoder_stacks(i), self._encoder_depths(i)):
+            stack.begin_backward(dfinal[:depth])
+            dfinal = dfinal[depth:]
+
+    def _encoder_depths(self, i: int) -> list[int]:
+        layers = self.stage.layers
+        return [len(layers[part]) for part in (WHOLE, ENCODER) if (i, part) in self.fwd.stacks]
 
     def _message(self, event: Send) -> Tensor:
         batch, part, _ = event.unit
