@@ -204,5 +204,3 @@ def install() -> None:
     """Under fairseq's name, which tasks look up when they build a generator."""
     sequence_generator.SequenceGenerator = SequenceGenerator
 
-
-install()
