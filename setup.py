@@ -8,6 +8,7 @@ from setuptools import find_packages, setup
 HERE = Path(__file__).parent
 VERSION = re.search(r'__version__ = "(.+)"', (HERE / "fairseq_hybrid/__init__.py").read_text())[1]
 COMMANDS = ("train", "generate", "interactive", "validate", "eval-lm", "preprocess", "pretrain")
+ON_MODELS = ("translate", "score")
 
 setup(
     name="fairseq_hybrid",
@@ -28,12 +29,25 @@ setup(
         "sentencepiece",
     ],
     extras_require={
+        "export": ["onnx>=1.16", "onnxruntime>=1.18"],
         "plots": ["matplotlib>=3.7"],
-        "test": ["matplotlib>=3.7", "pytest", "pytest-timeout", "pytest-xdist", "ruff"],
+        "test": [
+            "matplotlib>=3.7",
+            "onnx>=1.16",
+            "onnxruntime>=1.18",
+            "pytest",
+            "pytest-timeout",
+            "pytest-xdist",
+            "ruff",
+        ],
     },
     entry_points={
         "console_scripts": [
             *(f"fairseq-hybrid-{command} = fairseq_hybrid.cli:main" for command in COMMANDS),
+            *(
+                f"fairseq-hybrid-{command} = fairseq_hybrid.inference.{command}:main"
+                for command in ON_MODELS
+            ),
             "fairseq-hybrid-corpus = fairseq_hybrid.corpus.__main__:main",
             "fairseq-hybrid-plan = fairseq_hybrid.planning.command:main",
         ]

@@ -24,7 +24,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from jobs import TINY_LSTM, Result, environment, finish, start, train_command
+from jobs import ROOT, TINY_LSTM, Result, environment, finish, start, train_command
 
 
 class Cold:
@@ -196,7 +196,12 @@ def perform(job: dict) -> None:
 
 @functools.cache
 def commands() -> dict[str, importlib.metadata.EntryPoint]:
-    return {e.name: e for d in importlib.metadata.distributions() for e in d.entry_points}
+    """Of what is installed, and those that are newer than the installation."""
+    found = {e.name: e for d in importlib.metadata.distributions() for e in d.entry_points}
+    for path in ROOT.glob("fairseq_hybrid/inference/*.py"):
+        name, place = f"fairseq-hybrid-{path.stem}", f"fairseq_hybrid.inference.{path.stem}:main"
+        found.setdefault(name, importlib.metadata.EntryPoint(name, place, "console_scripts"))
+    return found
 
 
 def command(words: list[str]) -> None:
