@@ -8,7 +8,7 @@ from setuptools import find_packages, setup
 HERE = Path(__file__).parent
 VERSION = re.search(r'__version__ = "(.+)"', (HERE / "fairseq_hybrid/__init__.py").read_text())[1]
 COMMANDS = ("train", "generate", "interactive", "validate", "eval-lm", "preprocess", "pretrain")
-ON_MODELS = ("translate", "score", "export")
+ON_MODELS = ("translate", "score", "export", "convert")
 
 setup(
     name="fairseq_hybrid",
