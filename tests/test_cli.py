@@ -20,7 +20,12 @@ def test_help(server, command, tmp_path):
     [
         (
             ("train", "--arch", "hybrid_lstm", "--criterion", "sampled_softmax"),
-            ("--input-feeding", "--encoder-bidirectional-first", "--sample-size", "--share-all"),
+            (
+                "--input-feeding",
+                "--encoder-bidirectional-first",
+                "--sample-frequent",
+                "--share-all",
+            ),
         ),
         (("train", "--arch=hybrid_lstm_lm"), ("--weight-dropout", "--adaptive-softmax-cutoff")),
         (("train", "--arch", "lstm", "--optimizer", "adam"), ("--adam-betas", "--encoder-bidir")),
@@ -34,6 +39,7 @@ def test_help_shows_the_options_of_what_is_chosen(server, words, flags):
     for flag in flags:
         assert f"\n  {flag}" in out, flag
     assert out.count("usage: ") == 1
+    assert "--conv-feature-layers" not in out, "of fairseq-generate's default, a speech model"
 
 
 def test_help_without_a_model_says_how_to_see_its_options(server):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 HELP = ("-h", "--help")
 
@@ -36,13 +36,24 @@ def waiting(parser: type[argparse.ArgumentParser]) -> type[argparse.ArgumentPars
             asked = any(word in HELP for word in given)
             if self.final or not (self.add_help and asked):
                 return super().parse_known_args(args, namespace)
-            if self.has("--arch") and not any(w.partition("=")[0] == "--arch" for w in given):
-                self.print_help()
-                print("\nWith --arch NAME before --help: the options of that model as well.")
-                raise SystemExit(0)
-            return super().parse_known_args([w for w in given if w not in HELP], namespace)
+            named = any(word.partition("=")[0] in ("-a", "--arch") for word in given)
+            if (
+                "--arch" in self._option_string_actions
+                and not named
+                and not self.get_default("arch")
+            ):
+                self.show("\nWith --arch NAME before --help: the options of that model as well.")
+            asking = [word for word in given if word not in HELP]
+            found, more = super().parse_known_args(asking, namespace)
+            if getattr(found, "task", "") is None:  # only the checkpoint will say which
+                self.show()
+            if hasattr(found, "arch") and not named:  # fairseq-generate's default is a speech model
+                del found.arch
+            return found, more
 
-        def has(self, flag: str) -> bool:
-            return flag in self._option_string_actions
+        def show(self, more: str = "") -> NoReturn:
+            self.print_help()
+            print(more, end="\n" if more else "")
+            raise SystemExit(0)
 
     return Waiting

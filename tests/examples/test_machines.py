@@ -180,7 +180,12 @@ SMALL = (
 @pytest.mark.long
 def test_two_machines_of_slurm_train(cluster, data, tmp_path):
     more = r"--save-on-exit " + " ".join(SMALL)
-    changed = {"WORKERS=4": "WORKERS=1", "--share-all-embeddings": "", "--save-on-exit": more}
+    changed = {
+        "WORKERS=4": "WORKERS=1",
+        r' --hybrid-stages "\$WORKERS"': "",
+        "--share-all-embeddings": "",
+        "--save-on-exit": more,
+    }
     folders = {"DATA": str(data), "SAVE": str(tmp_path / "model")}
     result = run("bash", slurm(tmp_path, **changed), **settings(cluster, **folders)).ok()
     assert len(curve(result)) == 2
@@ -190,7 +195,7 @@ def test_two_machines_of_slurm_train(cluster, data, tmp_path):
 def test_two_pods_train(data, tmp_path):
     """The operator's environment: PET_ variables, which torchrun takes for its options."""
     given = container()
-    dropped = ("--share-all-embeddings", "/shared/bin", "--max-tokens")
+    dropped = ("--share-all-embeddings", "/shared/bin", "--max-tokens", "--hybrid-stages")
     words = [w for w in given["args"] if not w.startswith(dropped)]
     words = [w.replace("/shared", str(tmp_path)) for w in words]
     command = [*given["command"], str(data), *words, *SMALL]

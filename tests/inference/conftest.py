@@ -16,7 +16,7 @@ TINY = (
 TRAIN = (
     *("--cpu", "--optimizer", "adam", "--lr", "0.01", "--max-tokens", "1200", "--seed", "1"),
     *("--max-update", "1", "--no-epoch-checkpoints", "--num-workers", "0", "--clip-norm", "1"),
-    *("--save-interval", "1000", "--validate-interval", "1000"),
+    *("--save-interval", "1000", "--disable-validation"),
 )
 
 
