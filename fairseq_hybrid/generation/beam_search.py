@@ -203,4 +203,3 @@ def best_of(scores_RV: Tensor, k: int) -> tuple[Tensor, Tensor]:
 def install() -> None:
     """Under fairseq's name, which tasks look up when they build a generator."""
     sequence_generator.SequenceGenerator = SequenceGenerator
-

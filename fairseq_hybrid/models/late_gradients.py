@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections.abc import Callable, Container
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_hybrid.models.products import linear
