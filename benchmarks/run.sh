@@ -16,7 +16,7 @@ PYTHON=python
 [ ! -x .venv/bin/python ] || PYTHON=.venv/bin/python
 export OMP_NUM_THREADS=1
 RESULTS=benchmarks/results
-ALL=(translation_single translation_parallel translation_2500mbit translation_1gbit
+ALL=(translation_single loss translation_parallel translation_2500mbit translation_1gbit
   translation_parallel_multi30k translation_2500mbit_multi30k translation_1gbit_multi30k
   language_model averaging averaging_large planning two_hosts)
 NETWORK=(single legacy_ddp pytorch_ddp hybrid decoupled)
@@ -29,6 +29,7 @@ measure() {
   local rate parallel=benchmarks/translation_parallel.py json=$RESULTS/$1.json
   case $1 in
     translation_single) need MULTI30K; $PYTHON benchmarks/translation_single.py --data "$MULTI30K" --json "$json" ;;
+    loss) $PYTHON benchmarks/loss.py --json "$json" ;;
     bucket_size) # of pytorch_ddp, tuned once: BUCKET_MB of the benchmarks
       $PYTHON $parallel --workload fixed --devices 1 1gbit --rounds 2 --json "$json" \
         --systems single buckets_1 buckets_5 buckets_25 buckets_100 ;;

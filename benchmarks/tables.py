@@ -68,6 +68,35 @@ def translation_single() -> str:
     return table(titles, rows, result, file, command)
 
 
+def searches() -> str:
+    file = "translation_single.json"
+    result = load(file)
+    rows = []
+    for kind, found in result["searches"].items():
+        wall = found["wall"]
+        speeds = [wall["sentences_per_second"][name] for name in ("fairseq lstm", "hybrid_lstm")]
+        ratio = wall["ratio"]["hybrid_lstm"]
+        rows.append([kind, *(f"{speed:.1f}" for speed in speeds), f"{ratio:.2f}"])
+    titles = ["sentences/s", "fairseq `lstm`", "`hybrid_lstm`", "ratio"]
+    command = "python benchmarks/translation_single.py --data FOLDER"
+    return table(titles, rows, result, file, command)
+
+
+def loss() -> str:
+    file = "loss.json"
+    result = load(file)
+    rows = []
+    for case, found in result["cases"].items():
+        speed, memory = found["words_per_second"], found["megabytes"]
+        cells = [f"{speed[system]:,.0f}" for system in ("before", "after")]
+        cells += [f"{found['ratio']:.3f}"]
+        cells += [f"{memory[system]:,}" for system in ("before", "after")]
+        rows.append([case, *cells])
+    titles = ["", "words/s, fairseq's loss", "in place", "ratio"]
+    titles += ["peak MB, fairseq's loss", "in place"]
+    return table(titles, rows, result, file, "python benchmarks/loss.py")
+
+
 def translation_quality() -> str:
     file = "translation_quality.json"
     result = load(file)
@@ -335,6 +364,8 @@ def two_hosts() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "comparison": comparison,
     "translation_single": translation_single,
+    "searches": searches,
+    "loss": loss,
     "translation_quality": translation_quality,
     "two_workers": two_workers,
     "translation_decoupled": lambda: parallel("translation_decoupled.json", "fixed"),

@@ -20,8 +20,9 @@ second, padding not counted; the ratio is the median of the ratios within a roun
 arithmetic that real tokens need (matrix products only, backward = twice forward) over the time and
 over what this core reaches in a large float32 matrix product, measured in every round.
 
-Generation: beam 5 through fairseq's SequenceGenerator, every hypothesis forced to the same length
-(`--gen-len`), so that models do equal work whatever they have learnt; sentences per second.
+Generation: beam 5 and greedy search in batches, beam 5 one by one, as by fairseq-generate and
+fairseq-interactive; every hypothesis forced to the same length (`--gen-len`), so that models
+do equal work whatever they have learnt; sentences per second.
 
 Processor time is recorded beside wall time (JSON: "cpu"): where something else runs on the machine,
 look at that one.
@@ -30,6 +31,7 @@ look at that one.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import multiprocessing
 import os
@@ -57,6 +59,9 @@ SYSTEMS = {
     "fairseq lstm, buffers kept": ("lstm", {}),
 }
 BASELINE = "fairseq lstm"
+BEAM = "beam 5"
+GENERATION = {BEAM: (5, False), "greedy": (1, False), "beam 5, one by one": (5, True)}
+"""beam, and whether sentences come one by one"""
 SMOOTHING = 0.1
 
 
@@ -64,9 +69,7 @@ class System:
     """A model with fairseq's criterion and optimizer."""
 
     def __init__(self, name: str, task, options):
-        from fairseq.criterions.label_smoothed_cross_entropy import (
-            LabelSmoothedCrossEntropyCriterion,
-        )
+        from fairseq.criterions import CRITERION_REGISTRY
         from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 
         arch, extra = SYSTEMS[name]
@@ -75,20 +78,22 @@ class System:
         torch.manual_seed(1)
         self.model = ARCH_MODEL_REGISTRY[arch].build_model(args, task)
         self.task = task
-        self.criterion = LabelSmoothedCrossEntropyCriterion(task, False, SMOOTHING)
+        criterion = CRITERION_REGISTRY["label_smoothed_cross_entropy"]
+        self.criterion = criterion(task, False, SMOOTHING)
         self.optimizer = build_adam(self.model)
 
     @property
     def parameters(self) -> int:
         return sum(p.numel() for p in self.model.parameters())
 
-    def generator(self, length: int):
+    def generator(self, length: int, beam: int):
         from fairseq.sequence_generator import SequenceGenerator
 
         # As in fairseq-generate, but for forbidding to train afterwards.
         self.model.decoder.make_generation_fast_(need_attn=False)
         lengths = dict(max_len_a=0, max_len_b=length, min_len=length)
-        return SequenceGenerator([self.model], self.task.target_dictionary, beam_size=5, **lengths)
+        words = self.task.target_dictionary
+        return SequenceGenerator([self.model], words, beam_size=beam, **lengths)
 
     def update(self, sample) -> None:
         self.model.train()
@@ -152,19 +157,31 @@ def serve(connection, name: str, options, data: Path) -> None:
     task = load_task(data)
     system = System(name, task, options)
     training = train_batches(task, options)
-    generating = batches(task, "test", options.gen_batches, 1, max_sentences=options.gen_sentences)
-    generator = system.generator(options.gen_len)
+    generating = {}
+    for kind in GENERATION:
+        beam, batch, count = search(kind, options)
+        samples = batches(task, "test", count, 1, max_sentences=batch)
+        generating[kind] = system.generator(options.gen_len, beam), samples
     connection.send(system.parameters)
     for command, start in iter(connection.recv, ("quit", 0)):
         if command == "train":
             work, samples = system.update, training[start : start + options.updates]
         else:
             system.model.eval()
-            work, samples = lambda sample: generator.generate([], sample), generating
+            generator, samples = generating[start]
+            work = functools.partial(generator.generate, [])
         wall, cpu = time.perf_counter(), time.process_time()
         for sample in samples:
             work(sample)
         connection.send((time.perf_counter() - wall, time.process_time() - cpu))
+
+
+def search(kind: str, options) -> tuple[int, int, int]:
+    """Beam, sentences of a batch, batches."""
+    beam, alone = GENERATION[kind]
+    if alone:
+        return beam, 1, options.gen_alone
+    return beam, options.gen_sentences, options.gen_batches
 
 
 def train_batches(task, options) -> list[dict]:
@@ -185,7 +202,7 @@ class Workers:
             self.processes[-1].start()
             self.parameters[name] = self.pipes[name].recv()
 
-    def ask(self, name: str, command: str, start: int = 0) -> tuple[float, float]:
+    def ask(self, name: str, command: str, start: int | str) -> tuple[float, float]:
         self.pipes[name].send((command, start))
         return self.pipes[name].recv()
 
@@ -216,12 +233,13 @@ def measure_training(workers: Workers, task, options) -> dict:
     }
 
 
-def measure_generation(workers: Workers, options) -> dict:
-    count = options.gen_batches * options.gen_sentences
+def measure_generation(workers: Workers, kind: str, options) -> dict:
+    _, batch, turns = search(kind, options)
+    count = batch * turns
     seconds = {name: [] for name in options.systems}
     for r in range(options.gen_rounds + 1):
         for name in options.systems:
-            both = workers.ask(name, "generate")
+            both = workers.ask(name, "generate", kind)
             if r:
                 seconds[name].append(both)
     counts = {name: [count] * options.gen_rounds for name in options.systems}
@@ -254,6 +272,8 @@ def report(result: dict) -> None:
             row += f" {wall['sentences_per_second'][name]:8.1f} {wall['ratio'].get(name, 0):6.2f}"
         print(row)
     print(f"by processor time: ratio {train['cpu']['ratio']}")
+    for kind, found in result.get("searches", {}).items():
+        print(f"{kind}: {found['wall']['sentences_per_second']}, ratio {found['wall']['ratio']}")
     machine, load = result["environment"]["machine"], result["environment"]["load"]
     print(f"sgemm {train['sgemm_gflops']} GFLOP/s; {machine}; load before and after: {load}")
 
@@ -274,6 +294,7 @@ def main() -> None:
     parser.add_argument("--dropout", type=float, default=0.2)
     parser.add_argument("--gen-batches", type=int, default=2)
     parser.add_argument("--gen-sentences", type=int, default=64)
+    parser.add_argument("--gen-alone", type=int, default=16, help="sentences, one by one")
     parser.add_argument("--gen-len", type=int, default=15)
     parser.add_argument("--gen-rounds", type=int, default=5, help="0: training only")
     parser.add_argument("--json", type=Path, help="write the result here")
@@ -296,7 +317,8 @@ def main() -> None:
         "training": measure_training(workers, task, options),
     }
     if options.gen_rounds:
-        result["generation"] = measure_generation(workers, options)
+        searches = {kind: measure_generation(workers, kind, options) for kind in GENERATION}
+        result["generation"], result["searches"] = searches[BEAM], searches
     workers.close()
     result["environment"]["load"] = [round(load, 2), round(os.getloadavg()[0], 2)]
     report(result)

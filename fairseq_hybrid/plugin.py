@@ -69,10 +69,12 @@ def connect_layers() -> None:
     from fairseq_hybrid import trainer
     from fairseq_hybrid.backends import registry
     from fairseq_hybrid.criterions import sampled_softmax
+    from fairseq_hybrid.generation import beam_search
     from fairseq_hybrid.optim import ng_sgd, precision, schedules
     from fairseq_hybrid.planner import option
 
     registry.install()
+    beam_search.install()
     worker.trainer = trainer.HybridTrainer
     config.RESOLVERS.append(option.apply)
     for part in (registry.validate, schedules.check, sampled_softmax.check, ng_sgd.check):

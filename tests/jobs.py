@@ -161,3 +161,16 @@ def wait_for(condition, timeout: float = 120, every: float = 0.05):
             return value
         time.sleep(every)
     raise AssertionError(f"nothing after {timeout} s: {condition}")
+
+
+def enliven(checkpoint: Path) -> None:
+    """Larger weights: translations of a model that knows nothing then differ and come to an end."""
+    import torch
+
+    state = torch.load(checkpoint, weights_only=False)
+    for weight in state["model"].values():
+        weight.mul_(6.0)
+    for name in ("decoder.head.output.bias", "decoder.fc_out.bias"):
+        if name in state["model"]:
+            state["model"][name][2] += 3.0
+    torch.save(state, checkpoint)

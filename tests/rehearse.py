@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import importlib.metadata
 import importlib.util
 import json
 import os
@@ -19,6 +18,7 @@ import tempfile
 from pathlib import Path
 
 from jobs import ROOT, Result, environment
+from warm import commands
 
 REACHED = 77
 
@@ -56,12 +56,14 @@ def replace_work() -> None:
     import fairseq_cli.generate
     import fairseq_cli.preprocess
 
+    from fairseq_hybrid.inference import convert, trained
     from fairseq_hybrid.launch import inputs, launcher
     from fairseq_hybrid.planner import command as planning
 
     launcher.launch = launcher.run_worker = begin
     planning.rank_by_measuring = planning.rank_by_projecting = begin
     fairseq_cli.generate.main = fairseq_cli.preprocess.main = begin
+    trained.load = convert.find_checkpoint = begin
     if "data" not in sys.argv:  # the data folder is the user's: here any name will do
         inputs.validate_data = planning.validate_data = lambda task: None
 
@@ -76,7 +78,7 @@ def perform(words: list[str]) -> None:
     elif program.endswith(".py"):
         benchmark(program)
     else:
-        programs = {e.name: e for d in importlib.metadata.distributions() for e in d.entry_points}
+        programs = commands()
         if program not in programs:
             sys.exit(f"{program} is not installed")
         programs[program].load()()
@@ -109,10 +111,12 @@ def flags() -> set[str]:
     """All that fairseq's commands and ours understand, whatever the model, task or criterion."""
     from fairseq import models, options, registry, tasks
 
+    from fairseq_hybrid.inference import convert, export, score, translate
     from fairseq_hybrid.planner import command as planning
     from fairseq_hybrid.pretraining import options as pretraining
 
-    parsers = [
+    parsers = [command.parser() for command in (convert, export, score, translate)]
+    parsers += [
         options.get_training_parser(),
         options.get_interactive_generation_parser(),
         options.get_eval_lm_parser(),

@@ -15,6 +15,39 @@ def test_help(server, command, tmp_path):
     assert f"usage: fairseq-hybrid-{command}" in result.out
 
 
+@pytest.mark.parametrize(
+    ("words", "flags"),
+    [
+        (
+            ("train", "--arch", "hybrid_lstm", "--criterion", "sampled_softmax"),
+            (
+                "--input-feeding",
+                "--encoder-bidirectional-first",
+                "--sample-frequent",
+                "--share-all",
+            ),
+        ),
+        (("train", "--arch=hybrid_lstm_lm"), ("--weight-dropout", "--adaptive-softmax-cutoff")),
+        (("train", "--arch", "lstm", "--optimizer", "adam"), ("--adam-betas", "--encoder-bidir")),
+        (("train", "--task", "streamed_language_modeling", "--arch", "hybrid_lstm_lm"), ("--tok",)),
+        (("generate", "--task", "translation"), ("--left-pad-source", "--beam")),
+    ],
+    ids=lambda value: " ".join(value[:3]),
+)
+def test_help_shows_the_options_of_what_is_chosen(server, words, flags):
+    out = server.run(f"fairseq-hybrid-{words[0]}", *words[1:], "--help").ok().out
+    for flag in flags:
+        assert f"\n  {flag}" in out, flag
+    assert out.count("usage: ") == 1
+    assert "--conv-feature-layers" not in out, "of fairseq-generate's default, a speech model"
+
+
+def test_help_without_a_model_says_how_to_see_its_options(server):
+    out = server.run("fairseq-hybrid-train", "-h").ok().out
+    assert "With --arch NAME before --help" in out
+    assert "--input-feeding" not in out
+
+
 def test_train_and_generate_from_another_folder(server, data, tmp_path):
     command = ("fairseq-hybrid-train", data, *TINY_LSTM, *TRAIN, "--max-update", "2")
     trained = run(*command, "--distributed-world-size", "2", cwd=tmp_path).ok()

@@ -15,10 +15,10 @@ LAYERS = (
     ("launch", "comm"),
     ("models", "tasks"),
     ("optim",),
-    ("criterions",),
+    ("criterions", "generation"),
     ("backends",),
     ("trainer",),
-    ("pretraining", "planner"),
+    ("pretraining", "planner", "inference"),
     ("plugin", "cli"),
 )
 PLACE = {name: place for place, names in enumerate(LAYERS) for name in names}

@@ -51,3 +51,9 @@ source "$ROOT/examples/translation/training.sh"
 train_model
 translate
 score
+[ -z "$DRY" ] || exit 0
+TRANSLATE="$(program fairseq-hybrid-translate) $(short "$CHECKPOINT")"
+say "go on: a sentence, a file, an export for machines without torch"
+echo "  $TRANSLATE 'A sentence.'"
+echo "  $TRANSLATE --input $(short "$TEXT/test.$SOURCE") --output test.$TARGET"
+echo "  ${TRANSLATE/-translate/-export} exported"

@@ -92,14 +92,8 @@ speed=$(sed -nE 's/.*\| train_inner \|.* wps=([0-9.]+),.*/\1/p' "$OUT/train.log"
   awk '{ sum += $1 } END { if (NR) printf "%.0f", sum / NR; else print "?" }')
 echo "  training: ${seconds} s this time, $speed target tokens/s on $WORKERS workers"
 
-# short PATH: as one would type it here
-short() { printf '%q' "${1#"$PWD"/}"; }
-
 say "go on: a sentence of your own, and your own text (a folder with train, valid and test .de and .en)"
-echo "  echo 'Herr Richter hat mich gesucht.' | $(short "$(command -v fairseq-hybrid-interactive)") \\"
-echo "    $(short "$OUT/data") --path $(short "$OUT/checkpoints/checkpoint_best.pt") --cpu --beam 5 \\"
-echo "    --bpe sentencepiece --sentencepiece-model $(short "$OUT/pieces.model") \\"
-echo "    2> $(short "$OUT/interactive.log") | grep ^D- | cut -f 3"
+echo "  $(program fairseq-hybrid-translate) $(short "$OUT") 'Herr Richter hat mich gesucht.'"
 echo
 echo "  TEXT=$(short "$OUT/text") SOURCE=de TARGET=en WORKERS=2 \\"
 echo "    bash $(short "$ROOT/examples/translation/own-text.sh")"

@@ -17,6 +17,12 @@ run() {
   if [ -n "$DRY" ]; then printf '%q ' "$@"; echo; else "$@"; fi
 }
 
+# short PATH: as one would type it here
+short() { printf '%q' "${1#"$PWD"/}"; }
+
+# program NAME: how to start one of our commands from here
+program() { short "$(command -v "$1" || echo "$1")"; }
+
 # ended_with_us PID [LOG]: wait for a background process; ending this script ends that too, and shows its
 # last line in LOG
 # (bash runs no trap before a foreground command is done, and Ctrl-C does not reach the background)

@@ -29,7 +29,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_hybrid.backends import row_sets
@@ -38,7 +37,7 @@ from fairseq_hybrid.backends.registry import register_backend
 from fairseq_hybrid.comm import sums
 from fairseq_hybrid.config import AUTO
 from fairseq_hybrid.errors import UserError
-from fairseq_hybrid.models.late_gradients import Product, linear_but_weight
+from fairseq_hybrid.models.late_gradients import Product
 from fairseq_hybrid.optim.rows import sparse_rows, take
 
 BUCKET = 4 << 20
@@ -138,15 +137,17 @@ class SampledDataParallel(Backend):
         """The words, the same on all workers, whose output weights get a gradient."""
         self.sampled_words.append(words_S)
 
-    def score(self, features_ND: Tensor, words_S: Tensor, offset_S: Tensor | None) -> Tensor:
-        """Logits_NS of these words, `offset_S` added."""
+    def output_rows(
+        self, words_S: Tensor
+    ) -> tuple[Tensor, Callable[[Tensor, Tensor], None] | None]:
+        """Output weights_SD of these words, and who takes the factors of their gradient."""
         weight = self.module.softmax_parameters()[0]
-        if self.early is None or self.accumulating or not weight.requires_grad:
-            return F.linear(features_ND, take(weight, words_S, True), offset_S)
-        weight_SD = weight.detach().index_select(0, words_S)
-        logits_NS, product = linear_but_weight(features_ND, weight_SD, offset_S)
+        autocast = torch.is_autocast_enabled(weight.device.type)
+        if self.early is None or self.accumulating or autocast or not weight.requires_grad:
+            return take(weight, words_S, True), None
+        product = Product()
         self.late = LateRows(weight, words_S, product)
-        return logits_NS
+        return weight.detach().index_select(0, words_S), product.set
 
     def _union(self, sets: list[tuple[Tensor, int]]) -> list[Tensor]:
         rows, size = row_sets.union(sets, self.process_group)

@@ -86,7 +86,7 @@ def element_count(value: Any) -> int:
 
 
 def empty_storage(size: int) -> torch.UntypedStorage:
-    return torch.UntypedStorage(size, device="cpu")  # type: ignore[no-untyped-call]
+    return torch.UntypedStorage(size, device="cpu")
 
 
 def bytes_in(memory: torch.UntypedStorage) -> torch.Tensor:

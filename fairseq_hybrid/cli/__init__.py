@@ -8,10 +8,13 @@ log as fairseq's do.
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import sys
 from pathlib import Path
 from types import ModuleType
+
+from fairseq_hybrid.cli import usage
 
 USER_DIR = str(Path(__file__).resolve().parent.parent)
 PREFIX = "fairseq-hybrid-"
@@ -33,10 +36,13 @@ def command_module(command: str) -> ModuleType:
 
 if called():
     command_module("train" if called() in OURS else called())
+elif os.path.basename(sys.argv[0] if sys.argv else "").startswith(PREFIX):
+    logging.disable(logging.INFO)  # our other commands say what there is to say themselves
 
 
 def main() -> None:
     """Run the command as if ``--user-dir`` had been given first."""
     if not any(a == "--user-dir" or a.startswith("--user-dir=") for a in sys.argv[1:]):
         sys.argv[1:1] = ["--user-dir", USER_DIR]
+    usage.install()
     command_module(called()).cli_main()

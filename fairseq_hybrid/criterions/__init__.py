@@ -1,5 +1,5 @@
 """``--criterion`` names."""
 
-from fairseq_hybrid.criterions import sampled_softmax
+from fairseq_hybrid.criterions import cross_entropy, sampled_softmax
 
-__all__ = ["sampled_softmax"]
+__all__ = ["cross_entropy", "sampled_softmax"]

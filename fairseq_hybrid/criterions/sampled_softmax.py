@@ -5,7 +5,8 @@ a random few (word_sample.py), one set for all positions, so that scores and gra
 matrices over these words. Only their rows of the output weights are read, get a gradient and are
 updated (optim/rows.py); under `--ddp-backend sampled` all workers have the same set and only its
 rows travel. Validation and `fairseq-eval-lm` use the full softmax, so their perplexities compare;
-the training loss is that of the sample and does not.
+the training loss is that of the sample and does not. `--label-smoothing` gives a share of the
+target's probability to all words, for which those of the sample stand as in the softmax.
 
     fairseq-train DATA --user-dir fairseq_hybrid --task streamed_language_modeling \\
       --arch hybrid_lstm_lm --criterion sampled_softmax --sample-random 1000 ...
@@ -18,13 +19,13 @@ Shape suffixes: N target positions, S words of the step, D features.
 
 import math
 import os
+import sys
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
 import torch
-import torch.nn.functional as F
 from fairseq.criterions import register_criterion
-from fairseq.criterions.cross_entropy import CrossEntropyCriterion, CrossEntropyCriterionConfig
+from fairseq.criterions.cross_entropy import CrossEntropyCriterionConfig
 from fairseq.data import Dictionary
 from fairseq.logging import metrics
 from fairseq.models import ARCH_MODEL_REGISTRY, BaseFairseqModel
@@ -32,7 +33,9 @@ from omegaconf import II
 from torch import Tensor
 
 from fairseq_hybrid import options
-from fairseq_hybrid.criterions.word_sample import DISTRIBUTIONS, WordSampler
+from fairseq_hybrid.criterions import in_place
+from fairseq_hybrid.criterions.cross_entropy import CrossEntropyCriterion
+from fairseq_hybrid.criterions.word_sample import DISTRIBUTIONS, WordSample, WordSampler
 from fairseq_hybrid.errors import UserError
 from fairseq_hybrid.optim import rows
 from fairseq_hybrid.options import Need, Option
@@ -68,6 +71,9 @@ class SampledSoftmaxConfig(CrossEntropyCriterionConfig):
             "drawn, so that the softmax's sum is right on average; none: the sample is all there is"
         },
     )
+    label_smoothing: float = field(
+        default=0.0, metadata={"help": "epsilon for label smoothing, 0 means no label smoothing"}
+    )
     seed: int = II("common.seed")
 
 
@@ -84,6 +90,7 @@ NUMBER = "is not a number of words: give 0 or more"
 declare("sample_frequent", lambda n: n >= AUTO, NUMBER)
 declare("sample_random", lambda n: n >= AUTO, NUMBER)
 declare("sample_power", math.isfinite, "is not a power: give such as 0.75", drawn_by("unigram"))
+declare("label_smoothing", lambda e: 0 <= e < 1, "is not a share: give 0 <= E < 1")
 declare("sample_distribution", *options.known(DISTRIBUTIONS).values())
 declare("sample_correction", *options.known(CORRECTIONS).values())
 
@@ -157,6 +164,7 @@ class SampledSoftmaxCriterion(CrossEntropyCriterion):
             always=range(dictionary.nspecial),
         )
         self.corrects = cfg.sample_correction == "logq"
+        self.smoothing, self.vocabulary = cfg.label_smoothing, len(dictionary)
         self.seed = cfg.seed
         self.drawn = (-1, 0)
         """number of the update and of the batch within it (--update-freq)"""
@@ -172,7 +180,7 @@ class SampledSoftmaxCriterion(CrossEntropyCriterion):
             model.use_row_gradients()
         features, extra = model(**sample["net_input"], features_only=True)
         target_N = model.get_targets(sample, (features, extra)).view(-1)
-        loss, words = self.sampled_loss(model, features.flatten(0, -2), target_N, reduce)
+        loss, words = self.sampled_loss(model, features.flatten(0, -2), target_N)
         sample_size = sample["target"].size(0) if self.sentence_avg else sample["ntokens"]
         logging_output = {
             "loss": loss.detach(),
@@ -184,9 +192,7 @@ class SampledSoftmaxCriterion(CrossEntropyCriterion):
         }
         return loss, sample_size, logging_output
 
-    def sampled_loss(
-        self, model, features_ND: Tensor, target_N: Tensor, reduce: bool = True
-    ) -> tuple[Tensor, int]:
+    def sampled_loss(self, model, features_ND: Tensor, target_N: Tensor) -> tuple[Tensor, int]:
         """The loss over this step's words, and how many they were."""
         by_rows, present = takes_rows(model), target_N.unique()
         if hasattr(model, "union_of_words"):
@@ -199,18 +205,34 @@ class SampledSoftmaxCriterion(CrossEntropyCriterion):
         if bias is not None:
             bias_S = rows.take(bias, sample.words_S, by_rows).flatten()
             offset_S = bias_S if offset_S is None else offset_S + bias_S
-        if hasattr(model, "score"):
-            logits_NS = model.score(features_ND, sample.words_S, offset_S)
+        if hasattr(model, "output_rows"):
+            weight_SD, late = model.output_rows(sample.words_S)
         else:
-            weight_SD = rows.take(weight, sample.words_S, by_rows)
-            logits_NS = F.linear(features_ND, weight_SD, offset_S)
+            weight_SD, late = rows.take(weight, sample.words_S, by_rows), None
+        # Special symbols are the first words of the dictionary, and so of every sample.
+        how, constant = self._how(sample, weight.dtype)
         index_N = sample.positions(target_N)
-        loss = F.cross_entropy(
-            logits_NS.float() if logits_NS.dtype in (torch.float16, torch.bfloat16) else logits_NS,
-            index_N.masked_fill(target_N == self.padding_idx, -100),
-            reduction="sum" if reduce else "none",
-        )
+        loss, *_ = in_place.cross_entropy(features_ND, weight_SD, offset_S, index_N, how, late)
+        if constant is not None:
+            loss = loss + constant * target_N.ne(self.padding_idx).sum()
         return loss, sample.words_S.numel()
+
+    def _how(self, sample: WordSample, dtype: torch.dtype) -> tuple[in_place.How, Tensor | None]:
+        """How to score these words, and what is to be added to the loss of each row.
+
+        Smoothing is over the vocabulary: a drawn word gets a share for those that were not. Its
+        score, without what the softmax adds to it for the same reason, is a constant away.
+        """
+        how = in_place.How(self.padding_idx, room=sys.maxsize)
+        if not self.smoothing:
+            return how, None
+        if not self.corrects:
+            return how._replace(smoothing=self.smoothing), None
+        log_S = sample.log_inclusion_S.to(torch.promote_types(dtype, torch.float32))
+        share_S = (-log_S).softmax(0)
+        share_S *= self.smoothing * self.vocabulary / (self.vocabulary - 1)
+        how = how._replace(smoothing=self.smoothing, vocabulary=self.vocabulary, others_V=share_S)
+        return how, -(share_S * log_S).sum()
 
     def _next_seed(self, update: int) -> int:
         """Of the draw: the same on every worker, and after a resume."""
@@ -230,7 +252,7 @@ def takes_rows(model: Any) -> bool:
     """Whether whoever gathers the gradients can take single rows.
 
     A model alone can, and a wrapper that says so; it may also have `union_of_words`, which gives
-    the words of all workers, `note_sample`, and `score`, which computes the logits of some words.
-    fairseq's wrappers get whole matrices.
+    the words of all workers, `note_sample`, and `output_rows`, which gives the output weights of
+    some words. fairseq's wrappers get whole matrices.
     """
     return isinstance(model, BaseFairseqModel) or getattr(model, "takes_row_gradients", False)

@@ -106,6 +106,12 @@ class AttentionSoftmax(nn.Module):
         """Attentional vectors → scores of all words."""
         return apply(self.output, self.features(out_NH))
 
+    def has_plain_output(self) -> bool:
+        """Whether `output` is just a product: no hooks on it, nothing mixed in."""
+        output = self.output
+        hooks = output._forward_hooks or output._forward_pre_hooks or output._backward_hooks
+        return type(output) is nn.Linear and not hooks
+
     def features(self, out_NH: Tensor) -> Tensor:
         """Attentional vectors → what the rows of `output` are multiplied with."""
         return out_NH if self.out_embed is None else self.dropout(self.out_embed(out_NH))

@@ -123,6 +123,10 @@ class HybridLSTMModel(FairseqEncoderDecoderModel):
         output = self.decoder.head.output
         return output.weight, output.bias
 
+    def has_plain_softmax(self) -> bool:
+        """Whether these alone make logits of features: nobody looks on, or changes gradients."""
+        return self.decoder.head.has_plain_output()
+
     def use_row_gradients(self) -> None:
         """Let the embeddings' gradients consist of the rows of the words that were looked up."""
         self.encoder.embed_tokens.sparse = self.decoder.embed_tokens.sparse = True

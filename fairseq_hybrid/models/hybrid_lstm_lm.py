@@ -136,6 +136,10 @@ class HybridLSTMLanguageModel(LanguageModel):
             )
         return super().softmax_parameters()
 
+    def has_plain_softmax(self) -> bool:
+        """Not so with `--adaptive-softmax-cutoff`."""
+        return self.decoder.adaptive_softmax is None
+
 
 def _to_entries(states: list[State]) -> dict:
     """As fairseq keeps incremental states: a dictionary."""

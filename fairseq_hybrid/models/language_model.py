@@ -50,6 +50,10 @@ class LanguageModel(FairseqLanguageModel):
         """(weight_Vd, bias_V1): `features_BTd @ weight_Vd.T + bias_V1.T` are the logits."""
         return self.decoder.output_weight, self.decoder.output_bias
 
+    def has_plain_softmax(self) -> bool:
+        """Whether these make logits of features."""
+        return True
+
     def use_row_gradients(self) -> None:
         """From now on the input embedding's gradient holds the batch's rows only (torch.sparse)."""
         self.decoder.embed_tokens.sparse = True

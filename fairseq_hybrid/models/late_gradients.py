@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections.abc import Callable, Container
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_hybrid.models.products import linear
@@ -40,6 +39,10 @@ class LateGradients:
             return layer(x)
         return _Linear.apply(x, layer.weight, layer.bias, self.left)
 
+    def of(self, weight: nn.Parameter) -> Callable[[Tensor, Tensor], None]:
+        """Takes the factors of its gradient: derivatives of a layer's outputs, and inputs."""
+        return lambda dy, x: self.left.append((weight, lambda: dy.t() @ x))
+
     @torch.no_grad()
     def compute(self, *, but: Container[Tensor] = ()) -> None:
         """Give all parameters their gradients, `but` some, which get them another time."""
@@ -51,19 +54,14 @@ class LateGradients:
                 p.grad = gradient() if p.grad is None else p.grad.add_(gradient())
 
 
-def linear_but_weight(
-    x_NI: Tensor, weight_OI: Tensor, bias_O: Tensor | None
-) -> tuple[Tensor, Product]:
-    """`F.linear`, its weight's gradient left to the caller, once backward has been here."""
-    product = Product()
-    return _LinearButWeight.apply(x_NI, weight_OI.detach(), bias_O, product), product
-
-
 class Product:
     """The gradient of a linear layer's weight, in rows of it or as a whole."""
 
     factors: tuple[Tensor, Tensor] | None = None
     """derivatives of the outputs_NO and the inputs_NI; None until backward has been here"""
+
+    def set(self, *factors: Tensor) -> None:
+        self.factors = factors
 
     @torch.no_grad()
     def rows(self, begin: int, out: Tensor, scale: float = 1.0) -> None:
@@ -71,21 +69,6 @@ class Product:
         dy_NO, x_NI = self.factors
         dy_NO = dy_NO[:, begin : begin + out.size(0)]
         torch.addmm(out, dy_NO.t(), x_NI, beta=0, alpha=scale, out=out)
-
-
-class _LinearButWeight(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor | None, product: Product) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        ctx.product = product
-        return F.linear(x, weight, bias)
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, dy: Tensor):
-        x, weight = ctx.saved_tensors
-        ctx.product.factors = dy, x
-        return dy @ weight, None, dy.sum(0) if ctx.needs_input_grad[2] else None, None
 
 
 class _Linear(torch.autograd.Function):

@@ -252,12 +252,13 @@ class HeadOnly:
     def _random(self, rows: int) -> Tensor:
         return torch.randn(rows, self.model.hidden, requires_grad=True)
 
-    def __call__(self, **_: Any) -> tuple[Tensor, dict]:
-        parts = self.model.parts
+    def __call__(self, features_only: bool = False, **_: Any) -> tuple[Tensor, dict]:
+        parts, how = self.model.parts, {"features_only": features_only}
         if self.model.feeding:
-            return parts.decode(self.words, self.enc_MH, self.src, self.states)
-        logits, attention = parts.head(self.dec_NH, self.tgt, self.enc_MH, self.src)
-        return parts.net_output(logits, attention, self.tgt)
+            return parts.decode(self.words, self.enc_MH, self.src, self.states, **how)
+        vectors, attention = parts.head.vectors(self.dec_NH, self.tgt, self.enc_MH, self.src)
+        score = parts.head.features if features_only else parts.head.logits
+        return parts.net_output(score(vectors), attention, self.tgt)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.model.module, name)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
+from fairseq.criterions import CRITERION_REGISTRY
 from fairseq.distributed import ModuleProxyWrapper
 from hybrid_lstm_reference import TinyTask, batch, tiny_model
 
@@ -38,16 +39,23 @@ class Case:
     """softmax over some words, gradients of their rows"""
     messages: bool = False
     """--sums-through messages"""
+    in_place: bool = False
+    """fairseq's label-smoothed criterion, in place (criterions/cross_entropy.py)"""
 
     @property
     def task(self) -> TinyTask:
         return TinyTask(60 if self.sampled else 11)
 
     def criterion(self):
+        if self.in_place:
+            return CRITERION_REGISTRY["label_smoothed_cross_entropy"](self.task, False, 0.1)
         if not self.sampled:
             return loss_of
         cfg = SampledSoftmaxConfig(
-            sample_frequent=0, sample_random=8, sample_distribution="uniform"
+            sample_frequent=0,
+            sample_random=8,
+            sample_distribution="uniform",
+            label_smoothing=0.1,
         )
         cfg.sentence_avg, cfg.seed = False, 1
         return SampledSoftmaxCriterion(cfg, self.task)
@@ -59,6 +67,7 @@ class Case:
         options += f" layers={self.depths}" if self.depths else ""
         mixed = " mixed" if self.mixed else " sampled" if self.sampled else ""
         mixed += " messages" if self.messages else ""
+        mixed += " in place" if self.in_place else ""
         return f"{kind} {self.stages} chunk={self.chunk} x{self.accumulate}{options}{mixed}"
 
     def model(self, task):
@@ -126,7 +135,13 @@ def cases(world: int) -> list[Case]:
     found += [Case(2, 2, last, depths=(3, 1), options=four | VARIANTS[2]) for last in (False, True)]
     found += [Case(world, 2, options=four | o, messages=True) for o in (VARIANTS[0], VARIANTS[4])]
     found += [Case(world, 2, options=four, sampled=True, messages=True)]
+    for o, last in ((0, False), (1, False), (4, False), (5, True), (6, True)):
+        found.append(Case(world, 2, last, options=four | VARIANTS[o], in_place=True))
+    found += [Case(world, 2, accumulate=2, options=four | VARIANTS[4], in_place=True)]
     if world == 2:
+        found += [
+            Case(2, 3, last, options=four, mixed=True, in_place=True) for last in (False, True)
+        ]
         for o in (*VARIANTS[:2], VARIANTS[3]):
             found.append(Case(2, 2, options=four | o, mixed=True))
         for o in (VARIANTS[2], VARIANTS[7]):

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.nn.functional as F
+from fairseq.criterions.label_smoothed_cross_entropy import label_smoothed_nll_loss
 from fairseq.data import Dictionary
 
 import fairseq_hybrid  # noqa: F401  (registers the models)
@@ -165,19 +166,56 @@ def test_validation_is_over_all_words():
     model, sample, ours = language_model(), language_sample(), criterion()
     model.eval()
     ours.eval()
-    got, expected = ours(model, sample)[0], full(model, sample)[0]
-    torch.testing.assert_close(got, expected.float(), rtol=1e-5, atol=0)
+    torch.testing.assert_close(ours(model, sample)[0], full(model, sample)[0])
     ours.train()
     assert ours(model.train(), sample)[0] != full(model, sample)[0]
 
 
 def test_padding_does_not_count():
     model, sample = translation_model(), translation_sample()
-    ours = criterion()
-    loss, size, _ = ours(model, sample)
-    each = criterion()(model, sample, reduce=False)[0]
-    assert size == sample["ntokens"] == int((each != 0).sum())
-    torch.testing.assert_close(each.sum(), loss)
+    assert criterion()(model, sample)[1] == sample["ntokens"]
+    model, sample = language_model(), language_sample()
+    sample["target"][1, 3:] = dictionary().pad()
+    ours = criterion(sample_frequent=WORDS, sample_random=0, label_smoothing=0.0)
+    torch.testing.assert_close(ours(model, sample)[0], full(model, sample)[0])
+
+
+def smoothed(model, sample) -> tuple[torch.Tensor]:
+    """fairseq's label smoothing, over all words."""
+    logits, extra = model(**sample["net_input"])
+    targets = model.get_targets(sample, (logits, extra)).reshape(-1)
+    logs = logits.flatten(0, -2).log_softmax(1)
+    return (label_smoothed_nll_loss(logs, targets, 0.2, ignore_index=dictionary().pad())[0],)
+
+
+@pytest.mark.parametrize("name", ["language model", "translation", "translation, shared"])
+@pytest.mark.parametrize("correction", ["logq", "none"])
+def test_label_smoothing_is_fairseqs_if_all_words_are_there(name, correction):
+    make, sample, options = SYSTEMS[name]
+    model, sample = make(**options), sample()
+    expected_loss, expected = gradients(smoothed, model, sample)
+    every = dict(sample_frequent=WORDS, sample_random=0, sample_correction=correction)
+    loss, got = gradients(criterion(label_smoothing=0.2, **every), model, sample)
+    torch.testing.assert_close(loss, expected_loss, rtol=1e-9, atol=0)
+    for parameter in expected:
+        torch.testing.assert_close(got[parameter], expected[parameter], rtol=1e-9, atol=1e-11)
+
+
+def test_a_sample_smooths_like_all_words_on_average():
+    """Far from flat scores, where it matters what stands for the words that are not there."""
+    model, sample = language_model(), language_sample()
+    model.decoder.output_bias.data += torch.linspace(0, -5, WORDS + 4)[:, None]
+
+    def mean(correction: str) -> float:
+        ours = criterion(sample_correction=correction, label_smoothing=0.2)
+        losses = []
+        for update in range(200):
+            model.set_num_updates(update)
+            losses.append(ours(model, sample)[0].item())
+        return sum(losses) / len(losses)
+
+    true, sharp = smoothed(model, sample)[0].item(), full(model, sample)[0].item()
+    assert abs(mean("logq") - true) < 0.2 * abs(true - sharp)
 
 
 def test_another_update_another_sample():

@@ -118,6 +118,8 @@ def place(plugin, tmp_path_factory):
     (folder / "PRE").mkdir()
     zipfile.ZipFile(folder / "PRE/pretrained.pt", "w").close()  # so far only its form counts
     (folder / "FOLDER").mkdir()
+    for name in ("test.de", "wiki.test.tokens"):
+        (folder / name).touch()
     for name in ("train.de", "wiki.train.tokens", "wiki.valid.tokens", "wiki.test.tokens"):
         (folder / "FOLDER" / name).touch()
     for name in ("test2016.en", "LSTM", "HYBRID"):
@@ -276,6 +278,11 @@ def check_tables(command, rehearsal, place):
     assert "tables.py" in (ROOT / "tests/test_documents.py").read_text()
 
 
+def check_exported(command, rehearsal, place):
+    """tests/inference/test_export.py runs it."""
+    assert (ROOT / "fairseq_hybrid/inference/standalone_translate.py").exists()
+
+
 def check_by_hand(command, rehearsal, place):
     assert listed(command), f"{command}\nis to be in docs/checks.md"
     if command.words[0] == "bash":
@@ -290,6 +297,7 @@ SPECIAL = {
     "benchmarks/devices.sh": check_devices,
     "benchmarks/tables.py": check_tables,
     "examples/toy_corpus": check_toy_corpus,
+    "exported/translate.py": check_exported,
     "tests/faults": check_by_hand,
 }
 

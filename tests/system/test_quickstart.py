@@ -41,4 +41,12 @@ def test_quickstart_reaches_its_score_and_a_second_run_only_reports(tmp_path):
     pasted = run("bash", "-c", translate, timeout=300, cwd=ROOT).ok()
     assert pasted.out.strip() == "Mr. Richter looked for me."
     own = {"OUT": str(tmp_path / "own"), "EXTRA": "--max-update 20"}
-    assert "BLEU|nrefs:1" in run("bash", "-c", own_text, timeout=900, cwd=ROOT, **own).ok().out
+    said = run("bash", "-c", own_text, timeout=900, cwd=ROOT, **own).ok().out
+    assert "BLEU|nrefs:1" in said
+    sentence, file, export = closing_commands(said)[0].splitlines()
+    assert run("bash", "-c", sentence, timeout=300, cwd=ROOT).ok().out.count("\n") == 1
+    to = tmp_path / "translated"
+    run("bash", "-c", re.sub(r"test\.en$", str(to), file.strip()), timeout=300, cwd=ROOT).ok()
+    assert len(to.read_text().splitlines()) == 1000
+    command = re.sub(r"exported$", str(tmp_path / "exported"), export.strip())
+    run("bash", "-c", command, timeout=300, cwd=ROOT).ok()

@@ -241,7 +241,8 @@ class WavefrontParallel(Backend):
         if not (self.training and torch.is_grad_enabled()):
             return self.module(src_tokens, src_lengths, prev_output_tokens, features_only)
         autocast = torch.is_autocast_enabled(src_tokens.device.type)
-        self.postpones = self.stage.decodes and not (features_only or autocast)
+        by_rows = self.parts.target_embedding.sparse  # criterions/sampled_softmax.py
+        self.postpones = self.stage.decodes and not (by_rows or autocast)
         self.shared.start_refresh()
         with self.watch.span(SEND, "exchange batches"):
             more = (target,) if self.head_on_last else ()
@@ -250,7 +251,7 @@ class WavefrontParallel(Backend):
         plan = self._plan(batches)
         tops = self._wavefront(plan, batches)
         self.shared.finish_refresh()
-        if features_only and not self.stage.decodes:  # everyone looks up words of its own batch
+        if by_rows and not self.stage.decodes:  # everyone looks up words of its own batch
             words = torch.cat([tgt.flatten() for _, tgt, *_ in tokens]).to(src_tokens.device)
             self._note_rows(self.parts.target_embedding.weight, words)
         return self._heads(tops, tokens, batches, features_only)
@@ -403,22 +404,24 @@ class WavefrontParallel(Backend):
         """Attention, softmax and what fairseq gets to see, for the batches at home here."""
         home = [i for i, batch in enumerate(batches) if batch.home == self.stage.index]
         if not home:  # no rows, and the loss that is no loss starts the reverse pass
-            vocabulary = self.parts.head.output.out_features
-            nothing = tops[0][:0].unsqueeze(1).expand(0, vocabulary)
+            output = self.parts.head.output
+            width = output.in_features if features_only else output.out_features
+            nothing = tops[0][:0].unsqueeze(1).expand(0, width)
             no_targets = torch.empty(0, dtype=torch.long, device=nothing.device)
             return nothing, {"attn": [None], "targets": no_targets}
         if not self.head_on_last:
             return self._head(tops, batches[home[0]], tokens[home[0]][1], features_only)
-        logits, targets = [], []
+        scored, targets = [], []
         per_batch = len(tops) // len(home)
         for n, i in enumerate(home):
             mine = tops[n * per_batch : (n + 1) * per_batch]
-            logits.append(self._vectors(mine, batches[i], tokens[i][1]))
+            scored.append(self._vectors(mine, batches[i], tokens[i][1], features_only))
             packing, pad = batches[i].packing[DECODER], self.parts.target_pad
             targets.append(packed_targets(tokens[i][2], packing, pad, self.empty_batches[i]))
-        rows = torch.cat(logits)
-        logits = self._logits(rows) if self.stage.decodes else rows
-        return logits, {"attn": [None], "targets": torch.cat(targets)}
+        rows = torch.cat(scored)
+        if self.stage.decodes:
+            rows = self.parts.head.features(rows) if features_only else self._logits(rows)
+        return rows, {"attn": [None], "targets": torch.cat(targets)}
 
     def _head(self, tops: list[Tensor], batch: wavefront.Batch, words: Tensor, features_only):
         if not self.stage.decodes:
@@ -434,10 +437,12 @@ class WavefrontParallel(Backend):
         head = self.parts.head
         return self.late_gradients.linear(head.output, head.features(out_NH))
 
-    def _vectors(self, tops: list[Tensor], batch: wavefront.Batch, words: Tensor) -> Tensor:
-        """What the head scores; with input feeding, which ends with that, the scores."""
+    def _vectors(
+        self, tops: list[Tensor], batch: wavefront.Batch, words: Tensor, features_only: bool
+    ) -> Tensor:
+        """What the head scores; with input feeding, which ends with that, the result."""
         if not self.stage.decodes:
-            return self._decode(tops, batch, words)[0]
+            return self._decode(tops, batch, words, features_only=features_only)[0]
         src, tgt = batch.packing[ENCODER], batch.packing[DECODER]
         return self.parts.head.vectors(tops[1], tgt, tops[0], src)[0]
 

@@ -1,0 +1,1 @@
+"""Beam search for `hybrid_lstm`, in place of fairseq's where it does the same."""
