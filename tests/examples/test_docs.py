@@ -86,7 +86,7 @@ COMMANDS = documented.commands()
 FOLDERS = ("MULTI30K", "WIKITEXT2")
 """variables that name the user's text"""
 PLACEHOLDERS = {
-    **{name: name for name in ("DATA", "FOLDER", "PRE", "MODEL", "LSTM", "HYBRID")},
+    **{name: name for name in ("DATA", "FOLDER", "PRE", "MODEL", "LSTM", "HYBRID", "RUN")},
     **{"HOST": "localhost", "PORT": "29400", "RATE": "100mbit", "COMMAND": "true"},
     **{"N": "2", "NODES": "2", "R": "0", "NODE_RANK": "0", "FIRST_HOST": "localhost"},
 }
