@@ -108,7 +108,9 @@ def place(half, tmp_path_factory):
     page = (ROOT / "docs/planning.md").read_text(encoding="utf-8")
     (folder / "plan.json").write_text(re.search(r"```json\n(.*?)```", page, re.DOTALL)[1])
     (folder / "PRE").mkdir()
-    zipfile.ZipFile(folder / "PRE/pretrained.pt", "w").close()  # so far only its form counts
+    (folder / "converted").mkdir()
+    for name in ("PRE/pretrained.pt", "converted/checkpoint_best.pt"):
+        zipfile.ZipFile(folder / name, "w").close()  # so far only its form counts
     (folder / "FOLDER").mkdir()
     for name in ("test.de", "wiki.test.tokens"):
         (folder / name).touch()
@@ -253,6 +255,12 @@ def check_srun(command, rehearsal, place):
     rehearse(rehearsal, command.words[start:])
 
 
+def check_sbatch(command, rehearsal, place):
+    """tests/examples/test_machines.py runs the script with stand-ins; here what it is given."""
+    script = (ROOT / "docs/machines.md").read_text(encoding="utf-8").split("```slurm")[1]
+    assert all(f"${name}" in script.split("```")[0] for name, _ in command.settings)
+
+
 def check_sacrebleu(command, rehearsal, place):
     assert "p = " in run(*filled(command.words), "-f", "text", cwd=place).ok().out
 
@@ -278,6 +286,7 @@ def check_by_hand(command, rehearsal, place):
 SPECIAL = {
     "make": check_make,
     "sacrebleu": check_sacrebleu,
+    "sbatch": check_sbatch,
     "srun": check_srun,
     "benchmarks/devices.sh": check_devices,
     "benchmarks/tables.py": check_tables,
