@@ -171,5 +171,5 @@ def enliven(checkpoint: Path) -> None:
         weight.mul_(6.0)
     for name in ("decoder.head.output.bias", "decoder.fc_out.bias"):
         if name in state["model"]:
-            state["model"][name][2] += 1.0
+            state["model"][name][2] += 3.0
     torch.save(state, checkpoint)
