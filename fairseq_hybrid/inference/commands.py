@@ -78,7 +78,7 @@ def device(options: argparse.Namespace) -> torch.device:
 
 def run(work: Callable[[], object]) -> None:
     """Do it; errors of the user's are one line, a closed pipe or Ctrl-C is no error of ours."""
-    logging.disable(logging.INFO)
+    logging.disable(logging.WARNING)  # of libraries
     sys.stdout.reconfigure(encoding="utf-8")
     try:
         work()

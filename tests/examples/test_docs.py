@@ -94,7 +94,7 @@ COMMANDS = documented.commands()
 FOLDERS = ("MULTI30K", "WIKITEXT2")
 """variables that name the user's text"""
 PLACEHOLDERS = {
-    **{name: name for name in ("DATA", "FOLDER", "PRE", "MODEL", "LSTM", "HYBRID")},
+    **{name: name for name in ("DATA", "FOLDER", "PRE", "MODEL", "LSTM", "HYBRID", "RUN")},
     **{"HOST": "localhost", "PORT": "29400", "RATE": "100mbit", "COMMAND": "true"},
     **{"N": "2", "NODES": "2", "R": "0", "NODE_RANK": "0", "FIRST_HOST": "localhost"},
 }
@@ -116,7 +116,9 @@ def place(plugin, tmp_path_factory):
     page = (ROOT / "docs/planning.md").read_text(encoding="utf-8")
     (folder / "plan.json").write_text(re.search(r"```json\n(.*?)```", page, re.DOTALL)[1])
     (folder / "PRE").mkdir()
-    zipfile.ZipFile(folder / "PRE/pretrained.pt", "w").close()  # so far only its form counts
+    (folder / "converted").mkdir()
+    for name in ("PRE/pretrained.pt", "converted/checkpoint_best.pt"):
+        zipfile.ZipFile(folder / name, "w").close()  # so far only its form counts
     (folder / "FOLDER").mkdir()
     for name in ("test.de", "wiki.test.tokens"):
         (folder / name).touch()
@@ -261,6 +263,12 @@ def check_srun(command, rehearsal, place):
     rehearse(rehearsal, command.words[start:])
 
 
+def check_sbatch(command, rehearsal, place):
+    """tests/examples/test_machines.py runs the script with stand-ins; here what it is given."""
+    script = (ROOT / "docs/machines.md").read_text(encoding="utf-8").split("```slurm")[1]
+    assert all(f"${name}" in script.split("```")[0] for name, _ in command.settings)
+
+
 def check_sacrebleu(command, rehearsal, place):
     assert "p = " in run(*filled(command.words), "-f", "text", cwd=place).ok().out
 
@@ -293,6 +301,7 @@ def check_by_hand(command, rehearsal, place):
 SPECIAL = {
     "make": check_make,
     "sacrebleu": check_sacrebleu,
+    "sbatch": check_sbatch,
     "srun": check_srun,
     "benchmarks/devices.sh": check_devices,
     "benchmarks/tables.py": check_tables,

@@ -139,7 +139,9 @@ def test_what_they_start_is_in_order(rehearsal):
         words = words.replace(f"${name}", value)
     result = rehearsal(re.sub(r"\$FIRST_HOST|\$(\w+)", r"\1x", words).split())
     assert result.code == REACHED, result.all[-2000:]
-    result = rehearsal(container()["command"] + container()["args"])
+    program, *words = container()["command"] + container()["args"]
+    machines = ["--nnodes", "2", "--nproc-per-node", manifest()["spec"]["nprocPerNode"]]
+    result = rehearsal([program, *machines, *words])
     assert result.code == REACHED, result.all[-2000:]
 
 

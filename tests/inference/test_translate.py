@@ -165,15 +165,17 @@ def terminal():
 
 def test_the_prompt_translates_until_the_end(trained, source, translation, terminal):
     ours, theirs = terminal
+    told = [(s, t) for s, t in zip(source, translation) if t][:2] or [(source[0], "")]
+    typed = "\n\n".join(sentence for sentence, _ in told) + "\n\x04"
     command = [sys.executable, "-m", "fairseq_hybrid.inference.translate", str(trained), "--cpu"]
     with subprocess.Popen(
         command, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
     ) as process:
-        os.write(ours, source[0].encode() + b"\n\n" + source[1].encode() + b"\n\x04")
+        os.write(ours, typed.encode())
         out, err = process.communicate(timeout=100)
     said = [line for line in out.decode().split("de> ") if line.strip()]
     assert process.returncode == 0, err.decode()
-    assert [line.strip() for line in said] == [line.strip() for line in translation[:2]]
+    assert [line.strip() for line in said] == [text for _, text in told if text]
 
 
 def test_a_progress_bar_on_a_terminal_only(trained, source, terminal):
@@ -193,7 +195,7 @@ MISTAKES = [
     (["--input", "nowhere"], "nowhere: no such file or directory"),
     (["--input", "/"], "--input / is a folder: give a file"),
     (["--input", __file__, "again"], "and a sentence: give one of them"),
-    (["--data", "/"], "--data / has no dict.de.txt and dict.en.txt"),
+    (["--data", "/"], "--data / has no dict.SOURCE.txt and dict.TARGET.txt"),
     (["--pieces", "/nowhere"], "--pieces /nowhere: there is no such file"),
     (["--pieces", __file__], "is no sentencepiece model: give another with --pieces"),
     ([__file__], "is a file: to translate its lines give --input"),
