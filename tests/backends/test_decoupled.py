@@ -29,8 +29,7 @@ from warm import Warm
 from workers import run_workers
 
 import fairseq_hybrid  # noqa: F401
-from fairseq_hybrid import checkpoints
-from fairseq_hybrid.backends import registry as backends
+from fairseq_hybrid import checkpoints, config
 from fairseq_hybrid.backends.wavefront import schedule
 from fairseq_hybrid.backends.wavefront.merged_schedule import (
     AHEAD,
@@ -477,12 +476,12 @@ REFUSED = [
 
 @pytest.mark.parametrize(("key", "value", "said"), REFUSED, ids=[said for *_, said in REFUSED])
 def test_what_cannot_work_is_refused(configuration, key, value, said):
-    backends.validate(configuration)
+    config.validate(configuration)
     cfg = copy.deepcopy(configuration)
     OmegaConf.update(cfg, key, value)
     cfg.common.bf16 = cfg.common.memory_efficient_bf16
     with pytest.raises(UserError) as error:
-        backends.validate(cfg)
+        config.validate(cfg)
     assert said in str(error.value)
 
 
