@@ -42,7 +42,12 @@ from fairseq_hybrid.backends.wavefront.ownership import Group, Ownership
 from fairseq_hybrid.backends.wavefront.report import Report
 from fairseq_hybrid.backends.wavefront.schedule import DECODER, ENCODER, STATE, TOP, UP, WHOLE
 from fairseq_hybrid.backends.wavefront.shared import Shared
-from fairseq_hybrid.backends.wavefront.simulate import Costs, Timeline, simulate, synchronous
+from fairseq_hybrid.backends.wavefront.simulate import (
+    Prediction,
+    UpdateCosts,
+    simulate,
+    synchronous,
+)
 from fairseq_hybrid.comm.lanes import Lanes, flatten
 from fairseq_hybrid.comm.stopwatch import COMPUTE, SEND, WAIT, Stopwatch
 from fairseq_hybrid.comm.sums import ring_bytes
@@ -347,7 +352,7 @@ class WavefrontParallel(Backend):
     def _simulated_seconds(self, plan: schedule.Schedule, batches: Sequence[Any]) -> float:
         return self._simulated(plan, batches).seconds
 
-    def _simulated(self, plan: schedule.Schedule, batches: Sequence[Any]) -> Timeline:
+    def _simulated(self, plan: schedule.Schedule, batches: Sequence[Any]) -> Prediction:
         late = {plan.stages - 1} if self.last_has_output and self.postpones else ()
         return simulate(synchronous(plan, late), self._update_costs(batches))
 
@@ -360,7 +365,7 @@ class WavefrontParallel(Backend):
             states_home=not self.stage.decodes,
         )
 
-    def _update_costs(self, batches: Sequence[Any]) -> Costs:
+    def _update_costs(self, batches: Sequence[Any]) -> UpdateCosts:
         """A layer's forward pass over a row is 1, and so is either half of its backward pass."""
         parts, output = self.parts, self.parts.head.output
         words = output.out_features * output.in_features / (8 * self.stage.hidden**2)
@@ -385,7 +390,7 @@ class WavefrontParallel(Backend):
             decoder = 0 if self.stage.decodes else 3 * len(parts.decoder_layers)
             return rows(stage) * ((3 if self.postpones else 4) * words + decoder)
 
-        return Costs(
+        return UpdateCosts(
             forward=unit,
             backward=lambda stage, u: (1 if self.splits else 2) * unit(stage, u),
             weights=weights,
