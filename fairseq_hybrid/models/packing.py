@@ -84,7 +84,7 @@ class Packing:
     def before_N(self) -> Tensor:
         """For each row but those of the first time: the row of the word before."""
         sizes = self.batch_sizes.to(self.rows_N.device)
-        rows = torch.arange(sizes[0], self.rows_N.numel(), device=self.rows_N.device)
+        rows = torch.arange(self.starts[1], self.rows_N.numel(), device=self.rows_N.device)
         return rows - sizes[:-1].repeat_interleave(sizes[1:])
 
     @cached_property
