@@ -8,7 +8,7 @@ weights, those of the output weights where they come late. `simulate` runs a clo
     simulate(actions, costs).seconds, .idle
 
 The length of chunks is chosen by it, and `ideal` in the log is the share of time in which it lets
-the workers compute. UpdateCosts are numbers in any unit, the same on all workers, so that all of them
+the workers compute. Costs are numbers in any unit, the same on all workers, so that all of them
 choose the same and a training can be repeated.
 """
 
