@@ -146,16 +146,23 @@ class SplitLayer:
             _add_product(lstm.weight_hh_l0, dgates_NG[:first], self.state[0][:first])
         dbias_G = dgates_NG.sum(0)
         for bias in (lstm.bias_ih_l0, lstm.bias_hh_l0):
-            if bias.requires_grad:
-                bias.grad = dbias_G.clone() if bias.grad is None else bias.grad.add_(dbias_G)
+            _add_gradient(bias, dbias_G.clone())
         self.dgates_NG = self.x_NI = self.y_NH = self.h_NH = None
         self.cells_NH = self.tanh_NH = self.mask_NH = None
 
 
 def _add_product(weight_GI: Tensor, dgates_NG: Tensor, x_NI: Tensor) -> None:
     if weight_GI.requires_grad:
-        grad = linear(dgates_NG.t(), x_NI.t())
-        weight_GI.grad = grad if weight_GI.grad is None else weight_GI.grad.add_(grad)
+        _add_gradient(weight_GI, linear(dgates_NG.t(), x_NI.t()))
+
+
+def _add_gradient(p: Tensor, grad: Tensor) -> None:
+    """As autograd does it: hooks that `p.register_hook` has made get to see the gradient."""
+    for hook in list((p._backward_hooks or {}).values()):
+        changed = hook(grad)
+        grad = grad if changed is None else changed
+    if p.requires_grad:
+        p.grad = grad if p.grad is None else p.grad.add_(grad)
 
 
 def can_split(layer: LSTMLayer) -> bool:

@@ -32,8 +32,8 @@ from fairseq_hybrid.backends.wavefront.schedule import (
 )
 from fairseq_hybrid.backends.wavefront.simulate import (
     HEAD,
-    Costs,
-    Timeline,
+    Prediction,
+    UpdateCosts,
     simulate,
     synchronous,
 )
@@ -221,10 +221,10 @@ def check_fills_and_drains_once(case: Case, plan: Schedule) -> None:
     assert forward_pass(plan, lambda *_: 1).efficiency == pytest.approx(expected, rel=1e-12)
 
 
-def forward_pass(plan: Schedule, cost: Callable) -> Timeline:
+def forward_pass(plan: Schedule, cost: Callable) -> Prediction:
     actions = [*itertools.takewhile(lambda action: action.op != HEAD, synchronous(plan))]
     nothing = lambda _: 0.0  # noqa: E731
-    return simulate(actions, Costs(cost, cost, nothing, nothing, nothing))
+    return simulate(actions, UpdateCosts(cost, cost, nothing, nothing, nothing))
 
 
 @every_number_of_stages

@@ -18,7 +18,7 @@ from fairseq_hybrid.backends.wavefront.simulate import (
     SEND,
     WEIGHT_GRAD,
     Action,
-    Costs,
+    UpdateCosts,
     simulate,
     synchronous,
     text,
@@ -34,8 +34,8 @@ def program(actions: list[Action], worker: int) -> list:
     ]
 
 
-def constant(unit=1.0, weights=0.0, head=0.0, output=0.0) -> Costs:
-    return Costs(
+def constant(unit=1.0, weights=0.0, head=0.0, output=0.0) -> UpdateCosts:
+    return UpdateCosts(
         forward=lambda *_: unit,
         backward=lambda *_: unit,
         weights=lambda _: weights,
@@ -96,7 +96,7 @@ def test_the_output_weights_fill_the_turn_and_the_drain():
     assert late.idle == pytest.approx((1 / 23, 1 / 23))
 
 
-def stepwise(actions: list[Action], stages: int, costs: Costs) -> float:
+def stepwise(actions: list[Action], stages: int, costs: UpdateCosts) -> float:
     """The same, worker by worker, each with a list of its own: as real ones do it."""
     todo = [[a for a in actions if a.stage == s] for s in range(stages)]
     expected: dict = defaultdict(int)
@@ -138,7 +138,7 @@ def test_as_the_workers_do_it(stages):
     for case in dice.sample(every_variant(stages), 12):
         actions = synchronous(case.schedule(), dice.choice([(), {stages - 1}]))
         drawn: dict = defaultdict(lambda: dice.randint(0, 50))
-        costs = Costs(
+        costs = UpdateCosts(
             forward=lambda s, unit, drawn=drawn: drawn[FORWARD, s, unit],
             backward=lambda s, unit, drawn=drawn: drawn[BACKWARD, s, unit],
             weights=lambda s, drawn=drawn: drawn[WEIGHT_GRAD, s],

@@ -120,6 +120,17 @@ def test_float32_is_close():
     torch.testing.assert_close(split.y_NH, y.detach(), rtol=0, atol=1e-6)
 
 
+def test_hooks_of_weights_see_the_gradient():
+    layer, packing = LSTMLayer(4, 4), packing_of(RAGGED)
+    split = SplitLayer(layer, packing, torch.randn(packing.rows_N.numel(), 4), None)
+    split.forward(0, packing.steps)
+    layer.lstm.bias_hh_l0.register_hook(lambda grad: 3 * grad)
+    split.begin_backward(None)
+    split.backward(0, packing.steps, torch.ones_like(split.y_NH))
+    split.weight_gradients()
+    torch.testing.assert_close(layer.lstm.bias_hh_l0.grad, 3 * layer.lstm.bias_ih_l0.grad)
+
+
 def test_which_layers_can_be_split():
     assert can_split(LSTMLayer(4, 4))
     assert can_split(LSTMLayer(4, 4).double())

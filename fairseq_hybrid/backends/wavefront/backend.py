@@ -42,7 +42,12 @@ from fairseq_hybrid.backends.wavefront.ownership import Group, Ownership
 from fairseq_hybrid.backends.wavefront.report import Report
 from fairseq_hybrid.backends.wavefront.schedule import DECODER, ENCODER, STATE, TOP, UP, WHOLE
 from fairseq_hybrid.backends.wavefront.shared import Shared
-from fairseq_hybrid.backends.wavefront.simulate import Costs, Timeline, simulate, synchronous
+from fairseq_hybrid.backends.wavefront.simulate import (
+    Prediction,
+    UpdateCosts,
+    simulate,
+    synchronous,
+)
 from fairseq_hybrid.comm.lanes import Lanes, flatten
 from fairseq_hybrid.comm.stopwatch import COMPUTE, SEND, WAIT, Stopwatch
 from fairseq_hybrid.comm.sums import ring_bytes
@@ -147,8 +152,8 @@ class WavefrontParallel(Backend):
         self.between = wavefront.Between(self._at_turn, self._late_gradients)
         layers = len(self.parts.encoder_layers)
         self.ranges = stacked(depths) if depths else layer_ranges(layers, stages)
-        split = all(map(can_split, self.parts.encoder_layers[self.parts.whole_sentence_layers :]))
-        self.overhead = SPLIT_OVERHEAD if split else UNIT_OVERHEAD
+        self.splits = False
+        """whether the layers' weights get their gradients when all units are done"""
         self._make_groups(process_group, stages)
         self._place_layers()
         self.report = Report(self, trace)
@@ -241,6 +246,8 @@ class WavefrontParallel(Backend):
         if not (self.training and torch.is_grad_enabled()):
             return self.module(src_tokens, src_lengths, prev_output_tokens, features_only)
         autocast = torch.is_autocast_enabled(src_tokens.device.type)
+        layers = self.parts.encoder_layers[self.parts.whole_sentence_layers :]
+        self.splits = all(map(can_split, layers))
         by_rows = self.parts.target_embedding.sparse  # criterions/sampled_softmax.py
         self.postpones = self.stage.decodes and not (by_rows or autocast)
         self.shared.start_refresh()
@@ -345,7 +352,7 @@ class WavefrontParallel(Backend):
     def _simulated_seconds(self, plan: schedule.Schedule, batches: Sequence[Any]) -> float:
         return self._simulated(plan, batches).seconds
 
-    def _simulated(self, plan: schedule.Schedule, batches: Sequence[Any]) -> Timeline:
+    def _simulated(self, plan: schedule.Schedule, batches: Sequence[Any]) -> Prediction:
         late = {plan.stages - 1} if self.last_has_output and self.postpones else ()
         return simulate(synchronous(plan, late), self._update_costs(batches))
 
@@ -358,16 +365,16 @@ class WavefrontParallel(Backend):
             states_home=not self.stage.decodes,
         )
 
-    def _update_costs(self, batches: Sequence[Any]) -> Costs:
+    def _update_costs(self, batches: Sequence[Any]) -> UpdateCosts:
         """A layer's forward pass over a row is 1, and so is either half of its backward pass."""
         parts, output = self.parts, self.parts.head.output
         words = output.out_features * output.in_features / (8 * self.stage.hidden**2)
-        split = self.overhead == SPLIT_OVERHEAD
+        overhead = SPLIT_OVERHEAD if self.splits else UNIT_OVERHEAD
 
         @functools.cache
         def unit(stage: int, unit: schedule.Unit) -> float:
             layers = self._layers(stage, unit)
-            return self._cost(stage, unit, batches) + layers * self.overhead
+            return self._cost(stage, unit, batches) + layers * overhead
 
         def rows(stage: int) -> int:
             return sum(batch.rows(DECODER) for batch in batches if batch.home == stage)
@@ -375,15 +382,17 @@ class WavefrontParallel(Backend):
         def weights(stage: int) -> float:
             layers = self.stage.depths[stage]
             both = [part for part in (ENCODER, DECODER) if part == ENCODER or self.stage.decodes]
-            return split * layers * sum(batch.rows(part) for batch in batches for part in both)
+            return (
+                self.splits * layers * sum(batch.rows(part) for batch in batches for part in both)
+            )
 
         def head(stage: int) -> float:
             decoder = 0 if self.stage.decodes else 3 * len(parts.decoder_layers)
             return rows(stage) * ((3 if self.postpones else 4) * words + decoder)
 
-        return Costs(
+        return UpdateCosts(
             forward=unit,
-            backward=lambda stage, u: (1 if split else 2) * unit(stage, u),
+            backward=lambda stage, u: (1 if self.splits else 2) * unit(stage, u),
             weights=weights,
             head=head,
             output=lambda stage: self.postpones * rows(stage) * words,

@@ -16,7 +16,6 @@ end. docs/decoupled.md has the schedule as a picture and says when this pays.
 from __future__ import annotations
 
 import copy
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,16 +28,13 @@ from fairseq_hybrid.backends.base import with_gradient
 from fairseq_hybrid.backends.wavefront import executor as wavefront
 from fairseq_hybrid.backends.wavefront.backend import WavefrontParallel
 from fairseq_hybrid.backends.wavefront.merged_schedule import AHEAD, HEAD, Costs, Step, merge
-from fairseq_hybrid.backends.wavefront.schedule import DECODER, ENCODER, Schedule, Unit
+from fairseq_hybrid.backends.wavefront.schedule import DECODER, ENCODER, Schedule
 from fairseq_hybrid.comm.lanes import flatten
 from fairseq_hybrid.comm.stopwatch import SEND, WAIT
 from fairseq_hybrid.comm.sums import ring_bytes
 from fairseq_hybrid.errors import UserError
 from fairseq_hybrid.models.lstm_layer import LSTMLayer
 from fairseq_hybrid.optim.optimizer import GradientGroup, HybridOptimizer
-
-BACKWARD = 2.0
-"""what a unit's backward run costs, over its forward run"""
 
 
 class Stash:
@@ -156,22 +152,10 @@ class DecoupledParallel(WavefrontParallel):
         return list(_Node.apply(anchor, both))
 
     def _costs(self, batches: Sequence[Any]) -> Costs:
-        """Rows times layers; in these terms the head's matrix, forward and backward, is as large as
-        3/8 of (vocabulary / hidden size) layers' forward pass."""
-        vocabulary = self.parts.head.output.out_features
-        head = 3 / 8 * vocabulary / self.stage.hidden
-
-        @functools.cache
-        def ahead(stage: int, unit: Unit) -> float:
-            return self._cost(stage, unit, batches) + self._layers(stage, unit) * self.overhead
-
-        def back(stage: int, unit: Unit) -> float:
-            return BACKWARD * ahead(stage, unit)
-
-        def heads(stage: int) -> float:
-            return head * sum(b.rows(DECODER) for b in batches if b.home == stage)
-
-        return Costs(ahead, back, heads)
+        costs = self._update_costs(batches)
+        return Costs(
+            costs.forward, costs.backward, lambda stage: costs.head(stage) + costs.output(stage)
+        )
 
     def drain(self) -> bool:
         """Run what is outstanding. True: there are gradients now, to be applied in a step."""

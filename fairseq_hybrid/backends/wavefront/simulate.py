@@ -36,7 +36,7 @@ class Action(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Costs:
+class UpdateCosts:
     """What each action takes, by stage (and unit)."""
 
     forward: Callable[[int, Unit], float]
@@ -57,7 +57,7 @@ class Costs:
 
 
 @dataclass(frozen=True)
-class Timeline:
+class Prediction:
     seconds: float
     """from the first action to the last"""
     busy: tuple[float, ...]
@@ -95,7 +95,7 @@ def _action(event: Event, op: str) -> Action:
     return Action(SEND, event.source, event.unit, event.target, event.kind)
 
 
-def simulate(actions: Sequence[Action], costs: Costs, delay: float = 0.0) -> Timeline:
+def simulate(actions: Sequence[Action], costs: UpdateCosts, delay: float = 0.0) -> Prediction:
     """All workers go through their actions in this order; a message takes `delay`, and waits for
     nobody."""
     stages = 1 + max(action.stage for action in actions)
@@ -115,7 +115,7 @@ def simulate(actions: Sequence[Action], costs: Costs, delay: float = 0.0) -> Tim
         seconds = costs.of(action)
         free[stage] = max(free[stage], needed) + seconds
         busy[stage] += seconds
-    return Timeline(max(free), tuple(busy))
+    return Prediction(max(free), tuple(busy))
 
 
 def text(actions: Sequence[Action]) -> str:
