@@ -193,7 +193,7 @@ class Legacy:
     def next(self, unpickler: Unpickler) -> Any:
         value = unpickler.load()
         self.position = unpickler.position
-        return int(value)
+        return value
 
     def read(self, classes: dict[str, type]) -> Any:
         require(self.data[:1] == b"\x80", "not a checkpoint")

@@ -16,14 +16,14 @@ MARKS = {
 }
 
 
-class Line(NamedTuple):
+class TextLine(NamedTuple):
     number: int
     text: str
     problem: str = ""
     """what is wrong with it; the text is then empty"""
 
 
-def read(file: BinaryIO, name: str) -> Iterator[Line]:
+def read(file: BinaryIO, name: str) -> Iterator[TextLine]:
     """Only \\n ends a line: crawled text has other breaks within its sentences."""
     for number, raw in enumerate(file, 1):
         if number == 1:
@@ -36,19 +36,19 @@ def read(file: BinaryIO, name: str) -> Iterator[Line]:
         yield decode(number, raw)
 
 
-def decode(number: int, raw: bytes) -> Line:
+def decode(number: int, raw: bytes) -> TextLine:
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        return Line(number, "", f"is not UTF-8 (byte {error.start + 1}): convert or mend it")
+        return TextLine(number, "", f"is not UTF-8 (byte {error.start + 1}): convert or mend it")
     if "\0" in text:
-        return Line(number, "", "has a NUL byte, so it is no text: mend it")
-    return Line(number, text.strip())
+        return TextLine(number, "", "has a NUL byte, so it is no text: mend it")
+    return TextLine(number, text.strip())
 
 
-def portions(lines: Iterable[Line], size: int) -> Iterator[list[Line]]:
+def portions(lines: Iterable[TextLine], size: int) -> Iterator[list[TextLine]]:
     """Lists of up to so many lines."""
-    portion: list[Line] = []
+    portion: list[TextLine] = []
     for line in lines:
         portion.append(line)
         if len(portion) == size:

@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from fairseq_hybrid.errors import UserError
 from fairseq_hybrid.inference import commands, lines, trained
-from fairseq_hybrid.inference.lines import Line
+from fairseq_hybrid.inference.lines import TextLine
 from fairseq_hybrid.inference.trained import Trained
 from fairseq_hybrid.models.hybrid_lstm_lm import HybridLSTMLanguageModel
 
@@ -109,7 +109,7 @@ class Scorer:
         positions = model.model.max_positions()
         self.longest = math.inf if self.carries else positions
 
-    def __call__(self, given: Iterator[Line]) -> Iterator[tuple[Line, Score]]:
+    def __call__(self, given: Iterator[TextLine]) -> Iterator[tuple[TextLine, Score]]:
         fresh = True
         for line in given:
             ids = self.model.encode(line.text)

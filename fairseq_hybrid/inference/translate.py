@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from fairseq_hybrid.errors import UserError
 from fairseq_hybrid.inference import attention, commands, lines, trained
-from fairseq_hybrid.inference.lines import Line
+from fairseq_hybrid.inference.lines import TextLine
 from fairseq_hybrid.inference.translator import Hypothesis, Translator
 
 EXAMPLE = """\
@@ -115,7 +115,7 @@ def output(name: str) -> Iterator[TextIO]:
 
 
 @contextlib.contextmanager
-def given(options: argparse.Namespace) -> Iterator[tuple[Iterator[Line], int | None]]:
+def given(options: argparse.Namespace) -> Iterator[tuple[Iterator[TextLine], int | None]]:
     """The lines to translate, and how many if that is known."""
     if options.sentence:
         text = " ".join(options.sentence)
@@ -150,8 +150,8 @@ def translate_all(translator: Translator, options: argparse.Namespace, out: Text
 
 
 def translate_lines(
-    translator: Translator, portion: list[Line], done: Any = lambda _: None
-) -> list[tuple[Line, list[Hypothesis]]]:
+    translator: Translator, portion: list[TextLine], done: Any = lambda _: None
+) -> list[tuple[TextLine, list[Hypothesis]]]:
     """Each line with its translations; what cannot be translated says so and has none."""
     encoded: list[Any] = []
     for place, line in enumerate(portion):
@@ -166,7 +166,7 @@ def translate_lines(
     wanted = [place for place, line in enumerate(portion) if line.text]
     found = translator.translate([encoded[place] for place in wanted], done)
     done(len(portion) - len(wanted))
-    results: list[tuple[Line, list[Hypothesis]]] = [(line, []) for line in portion]
+    results: list[tuple[TextLine, list[Hypothesis]]] = [(line, []) for line in portion]
     for place, hypotheses in zip(wanted, found):
         line = portion[place]
         if translator.trained.unknown(encoded[place]):
@@ -176,7 +176,7 @@ def translate_lines(
 
 
 def write(
-    line: Line, hypotheses: list[Hypothesis], translator: Translator, options: Any, out: TextIO
+    line: TextLine, hypotheses: list[Hypothesis], translator: Translator, options: Any, out: TextIO
 ) -> None:
     if line.problem:
         commands.note(f"line {line.number} {line.problem}")
@@ -188,7 +188,7 @@ def write(
         draw(line, hypotheses[0], translator, options.attention)
 
 
-def draw(line: Line, best: Hypothesis, translator: Translator, folder: str) -> None:
+def draw(line: TextLine, best: Hypothesis, translator: Translator, folder: str) -> None:
     model = translator.trained
     source = [model.source[i] for i in model.encode(line.text)]
     if best.attention is None:
@@ -211,7 +211,7 @@ def converse(translator: Translator, options: argparse.Namespace) -> None:
         try:
             line = lines.decode(number, input(prompt).encode("utf-8", "surrogateescape"))
         except UnicodeDecodeError:
-            line = Line(number, "", "is not UTF-8")
+            line = TextLine(number, "", "is not UTF-8")
         except EOFError:
             print()
             return

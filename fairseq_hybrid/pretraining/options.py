@@ -99,7 +99,7 @@ def check(cfg: Any, settings: Settings) -> None:
         )
     options.validate_values(cfg)
     for limit in LIMITS:
-        limit.check(settings)
+        limit.validate(settings)
     if cfg.distributed_training.distributed_world_size > 1:
         averaging.check(cfg)
     if settings.embeddings_from and not os.path.isfile(settings.embeddings_from):

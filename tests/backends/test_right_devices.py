@@ -35,7 +35,7 @@ def test_the_server_gets_optimizer_state_where_its_parameters_are():
     loaded = {mine[0]: {"step": 4, "exp_avg": torch.ones(3), "exp_avg_sq": torch.ones(3)}}
     theirs = Namespace(optimizer=Namespace(state={}))
     parallel = Namespace(params=mine, server=Namespace(params=servers, optimizer=theirs))
-    AsyncParallel.adopt(parallel, Namespace(optimizer=Namespace(state=loaded)))
+    AsyncParallel._adopt(parallel, Namespace(optimizer=Namespace(state=loaded)))
     state = theirs.optimizer.state[servers[0]]
     assert state["step"] == 4
     assert {state[key].device.type for key in ("exp_avg", "exp_avg_sq")} == {"meta"}
