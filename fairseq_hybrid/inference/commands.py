@@ -15,7 +15,7 @@ import torch
 from fairseq_hybrid import errors as messages
 
 
-class Parser(argparse.ArgumentParser):
+class CommandParser(argparse.ArgumentParser):
     """Complains in one line."""
 
     def __init__(self, command: str, description: str, example: str):

@@ -43,7 +43,7 @@ FINAL = re.compile(r"encoder\.lstm\.(\w+)_l(\d+)(_reverse)?")
 
 
 def parser() -> argparse.ArgumentParser:
-    made = commands.Parser("convert", "Make a hybrid_lstm of fairseq's lstm.", EXAMPLE)
+    made = commands.CommandParser("convert", "Make a hybrid_lstm of fairseq's lstm.", EXAMPLE)
     made.add_argument(
         "checkpoint", metavar="CHECKPOINT", help="of --arch lstm, or a folder with one"
     )

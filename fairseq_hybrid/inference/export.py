@@ -35,7 +35,9 @@ HERE = Path(__file__).parent
 
 
 def parser() -> argparse.ArgumentParser:
-    made = commands.Parser("export", "Export hybrid_lstm or hybrid_lstm_lm to ONNX.", EXAMPLE)
+    made = commands.CommandParser(
+        "export", "Export hybrid_lstm or hybrid_lstm_lm to ONNX.", EXAMPLE
+    )
     commands.add_model_options(made)
     made.add_argument("folder", metavar="FOLDER", help="to write to: a new one, or an empty one")
     made.add_argument(

@@ -49,7 +49,7 @@ class Score(NamedTuple):
 
 
 def parser() -> argparse.ArgumentParser:
-    made = commands.Parser("score", "Perplexity of text by a language model.", EXAMPLE)
+    made = commands.CommandParser("score", "Perplexity of text by a language model.", EXAMPLE)
     commands.add_model_options(made)
     add = made.add_argument
     add("text", metavar="TEXT", nargs="?", default="-",

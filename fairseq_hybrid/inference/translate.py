@@ -34,7 +34,7 @@ the same order. A line that cannot be translated leaves an empty one, and a mess
 
 
 def parser() -> argparse.ArgumentParser:
-    made = commands.Parser("translate", "Translate raw text with a trained model.", EXAMPLE)
+    made = commands.CommandParser("translate", "Translate raw text with a trained model.", EXAMPLE)
     commands.add_model_options(made)
     add = made.add_argument
     add("sentence", metavar="SENTENCE", nargs="*", help="translate this, not --input")

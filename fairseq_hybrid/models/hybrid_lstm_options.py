@@ -16,7 +16,9 @@ from fairseq_hybrid.models import options as table
 from fairseq_hybrid.models.options import option, output_width, probability, same_as, size, switch
 
 
-def _side(side: str, embed_dim: Any, hidden_size: Any, layers: Any) -> tuple[table.Option, ...]:
+def _side(
+    side: str, embed_dim: Any, hidden_size: Any, layers: Any
+) -> tuple[table.ModelOption, ...]:
     return (
         size(f"--{side}-embed-dim", embed_dim, f"{side} embedding dimension"),
         option(f"--{side}-embed-path", None, f"pre-trained {side} embedding", metavar="FILE"),

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 
-class Option(NamedTuple):
+class ModelOption(NamedTuple):
     """A flag. Its default is a value, or a function of the arguments with values filled in."""
 
     flag: str
@@ -27,20 +27,20 @@ class Option(NamedTuple):
         return self.flag[2:].replace("-", "_")
 
 
-def option(flag: str, default: Any, help: str, **how: Any) -> Option:
-    return Option(flag, default, help, how)
+def option(flag: str, default: Any, help: str, **how: Any) -> ModelOption:
+    return ModelOption(flag, default, help, how)
 
 
-def size(flag: str, default: Any, help: str) -> Option:
-    return Option(flag, default, help, {"type": int, "metavar": "N"}, "size")
+def size(flag: str, default: Any, help: str) -> ModelOption:
+    return ModelOption(flag, default, help, {"type": int, "metavar": "N"}, "size")
 
 
-def probability(flag: str, default: Any, help: str) -> Option:
-    return Option(flag, default, help, {"type": float, "metavar": "D"}, "probability")
+def probability(flag: str, default: Any, help: str) -> ModelOption:
+    return ModelOption(flag, default, help, {"type": float, "metavar": "D"}, "probability")
 
 
-def switch(flag: str, help: str) -> Option:
-    return Option(flag, False, help, {"action": "store_true"})
+def switch(flag: str, help: str) -> ModelOption:
+    return ModelOption(flag, False, help, {"action": "store_true"})
 
 
 def same_as(name: str) -> Callable[[Namespace], Any]:
@@ -62,7 +62,7 @@ def output_width(hidden: str) -> Callable[[Namespace], int]:
 class Options:
     """A model's table."""
 
-    def __init__(self, *options: Option) -> None:
+    def __init__(self, *options: ModelOption) -> None:
         self.options = options
 
     def add_args(self, parser: ArgumentParser) -> None:

@@ -32,7 +32,7 @@ from fairseq_hybrid.backends.wavefront.schedule import (
 )
 from fairseq_hybrid.backends.wavefront.simulate import (
     HEAD,
-    Prediction,
+    SimulatedUpdate,
     UpdateCosts,
     simulate,
     synchronous,
@@ -221,7 +221,7 @@ def check_fills_and_drains_once(case: Case, plan: Schedule) -> None:
     assert forward_pass(plan, lambda *_: 1).efficiency == pytest.approx(expected, rel=1e-12)
 
 
-def forward_pass(plan: Schedule, cost: Callable) -> Prediction:
+def forward_pass(plan: Schedule, cost: Callable) -> SimulatedUpdate:
     actions = [*itertools.takewhile(lambda action: action.op != HEAD, synchronous(plan))]
     nothing = lambda _: 0.0  # noqa: E731
     return simulate(actions, UpdateCosts(cost, cost, nothing, nothing, nothing))

@@ -43,7 +43,7 @@ from fairseq_hybrid.backends.wavefront.report import Report
 from fairseq_hybrid.backends.wavefront.schedule import DECODER, ENCODER, STATE, TOP, UP, WHOLE
 from fairseq_hybrid.backends.wavefront.shared import Shared
 from fairseq_hybrid.backends.wavefront.simulate import (
-    Prediction,
+    SimulatedUpdate,
     UpdateCosts,
     simulate,
     synchronous,
@@ -352,7 +352,7 @@ class WavefrontParallel(Backend):
     def _simulated_seconds(self, plan: schedule.Schedule, batches: Sequence[Any]) -> float:
         return self._simulated(plan, batches).seconds
 
-    def _simulated(self, plan: schedule.Schedule, batches: Sequence[Any]) -> Prediction:
+    def _simulated(self, plan: schedule.Schedule, batches: Sequence[Any]) -> SimulatedUpdate:
         late = {plan.stages - 1} if self.last_has_output and self.postpones else ()
         return simulate(synchronous(plan, late), self._update_costs(batches))
 

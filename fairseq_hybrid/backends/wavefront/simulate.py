@@ -57,7 +57,7 @@ class UpdateCosts:
 
 
 @dataclass(frozen=True)
-class Prediction:
+class SimulatedUpdate:
     seconds: float
     """from the first action to the last"""
     busy: tuple[float, ...]
@@ -95,7 +95,7 @@ def _action(event: Event, op: str) -> Action:
     return Action(SEND, event.source, event.unit, event.target, event.kind)
 
 
-def simulate(actions: Sequence[Action], costs: UpdateCosts, delay: float = 0.0) -> Prediction:
+def simulate(actions: Sequence[Action], costs: UpdateCosts, delay: float = 0.0) -> SimulatedUpdate:
     """All workers go through their actions in this order; a message takes `delay`, and waits for
     nobody."""
     stages = 1 + max(action.stage for action in actions)
@@ -115,7 +115,7 @@ def simulate(actions: Sequence[Action], costs: UpdateCosts, delay: float = 0.0) 
         seconds = costs.of(action)
         free[stage] = max(free[stage], needed) + seconds
         busy[stage] += seconds
-    return Prediction(max(free), tuple(busy))
+    return SimulatedUpdate(max(free), tuple(busy))
 
 
 def text(actions: Sequence[Action]) -> str:
