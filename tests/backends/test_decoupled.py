@@ -290,7 +290,7 @@ import fairseq.logging.meters
 
 import fairseq_hybrid
 from fairseq_hybrid import trainer
-from fairseq_hybrid.launch import launcher
+from fairseq_hybrid.launch import worker
 
 fairseq.logging.meters.safe_round = lambda number, digits: number
 late = {}
@@ -323,7 +323,7 @@ class Late(trainer.HybridTrainer):
 
 
 if os.environ.get("LATE"):
-    launcher.trainer = Late
+    worker.trainer = Late
 '''
 MODEL = (
     *("--arch", "hybrid_lstm", "--encoder-layers", "4", "--dropout", "0"),
