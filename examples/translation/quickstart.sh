@@ -12,7 +12,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/tools.sh"
 OUT=${OUT:-$ROOT/quickstart-run}
 WORKERS=${WORKERS:-2}
-UPDATES=${UPDATES:-850}
+UPDATES=${UPDATES:-1000}
 SENTENCES=${SENTENCES:-30000}
 SUBWORDS=${SUBWORDS:-4000}
 TOKENS=${TOKENS:-3000} # pieces of a batch, all workers together
