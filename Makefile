@@ -11,7 +11,7 @@ BIN    := $(VENV)/bin
 timed   = began=$$(date +%s); $(1); status=$$?; echo "suite: $$(($$(date +%s) - began)) s"; exit $$status
 # where real processes work together; the rest are unit tests
 DISTRIBUTED := tests/backends tests/comm tests/launch tests/faults tests/golden tests/system
-TEST   = -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not long"
+TEST   = -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not long"
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 CORES  := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 # fairseq's six extensions are compiled next to each other, without debug symbols. torch would take
