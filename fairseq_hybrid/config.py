@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 SCHEDULES = SYNCHRONOUS, DECOUPLED = "synchronous", "decoupled"
 SUMS = AUTO, MESSAGES = "auto", "messages"
 AVERAGING_STATES = KEEP, AVERAGE, RESET = "keep", "average", "reset"
+OUTER = NONE, NESTEROV = "none", "nesterov"
 
 
 class CommonConfig(Protocol):
@@ -195,6 +196,29 @@ def add_other_flags() -> None:
         "averaging_state", str, KEEP,
         f"what becomes of the optimizer's state at an averaging: {', '.join(AVERAGING_STATES)}",
         **options.known(AVERAGING_STATES), needs=(averaging,),
+    )  # fmt: skip
+    add_option(
+        "averaging_outer", str, NONE,
+        "what is made of the mean of the workers: none takes it as it is; nesterov: what it has "
+        "moved is the gradient of an outer SGD with momentum (DiLoCo)",
+        **options.known(OUTER), needs=(averaging,),
+    )  # fmt: skip
+    nesterov = (averaging, Need("--averaging-outer", (NESTEROV,), name="averaging_outer"))
+    add_option(
+        "averaging_outer_rate", float, 0.7,
+        "learning rate of --averaging-outer nesterov; 1 without momentum takes the mean",
+        good=lambda r: 0 < r <= 10, wrong="is not a rate: give more than 0, such as 0.7",
+        needs=nesterov,
+    )  # fmt: skip
+    add_option(
+        "averaging_outer_momentum", float, 0.9, "momentum of --averaging-outer nesterov",
+        good=lambda m: 0 <= m < 1, wrong="is not a momentum: give 0 <= M < 1, such as 0.9",
+        needs=nesterov,
+    )  # fmt: skip
+    add_option(
+        "averaging_overlap", bool, False,
+        "go on while the mean is on its way: it is applied at the end of the next interval",
+        needs=(averaging,),
     )  # fmt: skip
     add_option(
         "share_hidden_fraction", float, 1.0,

@@ -1,14 +1,20 @@
-"""``--ddp-backend model_averaging``: workers that meet every few updates.
+"""``--ddp-backend model_averaging``: workers whose models are averaged every few updates.
 
 Su & Chen (2015): every worker updates its own copy of the model with its own batches, and every
-``--averaging-interval`` updates all copies are replaced by their mean. Between two meetings nothing
-travels. The optimizer's state stays each worker's own, is averaged too, or starts anew
+``--averaging-interval`` updates all copies are replaced by their mean. In between nothing travels.
+The optimizer's state stays each worker's own, is averaged too, or starts anew
 (``--averaging-state``). For the first ``--averaging-warmup`` updates the gradients are averaged
 instead, as under ``legacy_ddp``: models that differ much have no good mean.
 
-Validation and checkpoints are meetings as well, of the parameters and of the optimizer's state, so
-they always see the averaged model, and a resume continues exactly. Between meetings the log shows
-worker 0's statistics, at a meeting those of all.
+With ``--averaging-outer nesterov`` (DiLoCo) the mean is not taken as it is: what the workers' mean
+has moved since the last averaging is the gradient of an outer SGD with Nesterov momentum, applied
+to the parameters that all had then (`Nesterov`). With ``--averaging-overlap`` the workers go on
+while their mean is on its way, and it is applied at the end of the next interval, beneath what
+each worker has moved since.
+
+Validation and checkpoints are averagings as well, of the parameters and of the optimizer's state,
+so they always see the averaged model, and a resume continues exactly. In between the log shows
+worker 0's statistics, at an averaging those of all.
 
     fairseq-train ... --ddp-backend model_averaging --averaging-interval 10 \\
         --distributed-world-size 2
@@ -17,16 +23,22 @@ worker 0's statistics, at a meeting those of all.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from fairseq_hybrid.backends.base import Backend
 from fairseq_hybrid.backends.registry import register_backend
-from fairseq_hybrid.config import AVERAGE, KEEP
+from fairseq_hybrid.comm.lanes import flatten
+from fairseq_hybrid.comm.sums import ring_bytes
+from fairseq_hybrid.config import AVERAGE, KEEP, NESTEROV
 from fairseq_hybrid.errors import UserError
 from fairseq_hybrid.optim.optimizer import HybridOptimizer
+
+MOMENTUM = "outer_momentum"
+"""in a parameter's state in checkpoints"""
 
 
 def check(cfg: Any) -> None:
@@ -55,7 +67,40 @@ def build(cfg, model, process_group, device):
         interval=cfg.averaging_interval,
         warmup=cfg.averaging_warmup,
         state=cfg.averaging_state,
+        outer=(
+            Nesterov(cfg.averaging_outer_rate, cfg.averaging_outer_momentum)
+            if cfg.averaging_outer == NESTEROV
+            else None
+        ),
+        overlap=cfg.averaging_overlap,
     )
+
+
+class Nesterov:
+    """SGD with Nesterov momentum on what the mean of the workers has moved."""
+
+    def __init__(self, rate: float, momentum: float):
+        self.rate, self.momentum = rate, momentum
+        self.velocity: dict[nn.Parameter, Tensor] = {}
+
+    def step(self, params: list[nn.Parameter], anchors: list[Tensor], means: list[Tensor]) -> None:
+        """Move the anchors, which all workers began from, towards the means and on."""
+        velocity = [self.velocity.setdefault(p, torch.zeros_like(p)) for p in params]
+        gradients = torch._foreach_sub(anchors, means)
+        torch._foreach_mul_(velocity, self.momentum)
+        torch._foreach_add_(velocity, gradients)
+        torch._foreach_add_(gradients, velocity, alpha=self.momentum)
+        torch._foreach_add_(anchors, gradients, alpha=-self.rate)
+
+
+class Underway(NamedTuple):
+    """A mean on its way."""
+
+    work: Any
+    flat: Tensor
+    """the workers' changes, added up when `work` is done"""
+    snapshot: list[Tensor]
+    """this worker's parameters when it was sent"""
 
 
 class AveragingParallel(Backend):
@@ -65,24 +110,41 @@ class AveragingParallel(Backend):
     takes_row_gradients = True
 
     def __init__(
-        self, module: nn.Module, process_group: Any, *, interval: int, warmup: int, state: str
+        self,
+        module: nn.Module,
+        process_group: Any,
+        *,
+        interval: int,
+        warmup: int,
+        state: str,
+        outer: Nesterov | None = None,
+        overlap: bool = False,
     ):
         super().__init__(module, process_group)
         self.interval, self.warmup, self.state = interval, warmup, state
+        self.outer, self.overlap = outer, overlap
+        self.anchors: list[Tensor] | None = None
+        """what all workers began the interval from; None: their parameters, which are the same"""
+        self.underway: Underway | None = None
         self.update = 1
         """number of the update that is being made"""
         self.apart = False
-        """whether updates have been made since the last meeting"""
+        """whether the workers' parameters differ"""
         self.states_apart = False
-        """whether the optimizers' states differ: a meeting may keep them"""
+        """whether the optimizers' states differ: an averaging may keep them"""
 
     def begin_update(self, number: int) -> None:
         super().begin_update(number)
         self.update = number
+        if self.anchors is None and number > self.warmup and (self.outer or self.overlap):
+            self.anchors = [p.detach().clone() for p in self.trained()]
+
+    def trained(self) -> list[nn.Parameter]:
+        return [p for p in self.module.parameters() if p.requires_grad]
 
     @property
     def together(self) -> bool:
-        """Whether this update averages gradients, or ends with a meeting."""
+        """Whether this update averages gradients, or ends with an averaging."""
         since = self.update - self.warmup
         return since <= 0 or since % self.interval == 0
 
@@ -102,25 +164,90 @@ class AveragingParallel(Backend):
             super().all_reduce_grads()
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Meet, if it is time."""
+        """Average, if it is time."""
         self.apart = self.states_apart = self.update > self.warmup
-        if self.together:
-            self.meet(optimizer, self.state)
+        if not self.together:
+            return
+        if self.overlap and self.apart:
+            self._finish()
+            self._start()
+            self._share_state(optimizer, self.state)
+        else:
+            self._sync(optimizer, self.state)
 
     def full_parameters(self, optimizer: HybridOptimizer, *averages: Any) -> None:
-        self.meet(optimizer.optimizer, AVERAGE)
+        self._finish()
+        self._sync(optimizer.optimizer, AVERAGE)
 
-    def meet(self, optimizer: torch.optim.Optimizer, state: str) -> None:
-        """Replace all copies by their mean."""
+    @torch.no_grad()
+    def _sync(self, optimizer: torch.optim.Optimizer, state: str) -> None:
+        """Replace all copies by their mean, or by what the outer optimizer makes of it."""
+        params = self.trained()
         if self.apart:
-            self.average([p.detach() for p in self.module.parameters() if p.requires_grad])
+            self.average([p.detach() for p in params])
+            if self.anchors is not None:
+                if self.outer:
+                    self.outer.step(params, self.anchors, [p.detach() for p in params])
+                    torch._foreach_copy_(params, self.anchors)
+                else:
+                    torch._foreach_copy_(self.anchors, params)
             self.apart = False
+        self._share_state(optimizer, state)
+
+    def _share_state(self, optimizer: torch.optim.Optimizer, state: str) -> None:
         if self.states_apart and state != KEEP:
             if state == AVERAGE:
                 self.average(list(state_tensors(optimizer)))
             else:
                 reset(optimizer)
             self.states_apart = False
+
+    @torch.no_grad()
+    def _start(self) -> None:
+        """Send what this worker has changed since the last mean; go on meanwhile."""
+        assert self.anchors is not None
+        snapshot = [p.detach().clone() for p in self.trained()]
+        flat = flatten(torch._foreach_sub(snapshot, self.anchors))
+        self.bytes_sent += ring_bytes(flat, self.world)
+        work = dist.all_reduce(flat, group=self.process_group, async_op=True)
+        self.underway = Underway(work, flat, snapshot)
+
+    @torch.no_grad()
+    def _finish(self) -> None:
+        """Put the mean that was on its way beneath what this worker has changed since."""
+        underway, self.underway = self.underway, None
+        if underway is None:
+            return
+        assert self.anchors is not None
+        underway.work.wait()
+        params = self.trained()
+        changes = (underway.flat / self.world).split([p.numel() for p in params])
+        means = [a + c.view_as(a) for a, c in zip(self.anchors, changes)]
+        if self.outer:
+            self.outer.step(params, self.anchors, means)
+        else:
+            torch._foreach_copy_(self.anchors, means)
+        since = torch._foreach_sub([p.detach() for p in params], underway.snapshot)
+        torch._foreach_copy_(params, torch._foreach_add(self.anchors, since))
+
+    # The momentum lies beside the optimizer's own state in checkpoints. The anchors are the model.
+
+    def optimizer_state(self, optimizer: HybridOptimizer) -> dict[str, Any] | None:
+        if self.outer is None or not self.outer.velocity:
+            return None
+        state = optimizer.state_dict()
+        state["state"] = {key: dict(value) for key, value in state["state"].items()}
+        places = {id(p): place for place, p in enumerate(optimizer.params)}
+        for p, velocity in self.outer.velocity.items():
+            state["state"].setdefault(places[id(p)], {})[MOMENTUM] = velocity
+        return state
+
+    def load_optimizer_state(self, optimizer: HybridOptimizer) -> None:
+        self.anchors = self.underway = None
+        state = optimizer.optimizer.state
+        found = {p: state[p].pop(MOMENTUM) for p in self.trained() if MOMENTUM in state.get(p, {})}
+        if self.outer is not None:
+            self.outer.velocity = found
 
 
 def reset(optimizer: torch.optim.Optimizer) -> None:

@@ -13,7 +13,7 @@ from jobs import curve, train_command
 from warm import Warm
 from workers import run_workers
 
-from fairseq_hybrid.backends.averaging import AveragingParallel
+from fairseq_hybrid.backends.averaging import AveragingParallel, Nesterov
 
 LM = (
     *("--task", "streamed_language_modeling", "--arch", "hybrid_lstm_lm", "--dropout", "0"),
@@ -87,6 +87,87 @@ def test_models_drift_apart_and_meet(state):
             assert set(after[rank]["steps"]) == {0 if state == "reset" else update}
 
 
+# The outer optimizer, and averaging while training goes on
+
+
+def plan_of(rank: int) -> list[list[float]]:
+    """What a worker adds to its parameter in each of nine updates."""
+    return [[0.5 * (rank + 1), -0.25 * update] for update in range(1, 10)]
+
+
+def outer(interval: int, rate: float | None, momentum: float, overlap: bool) -> list:
+    """A worker's parameter before each update and at the end, after all has arrived."""
+    module = torch.nn.Linear(2, 1, bias=False).double()
+    torch.nn.init.zeros_(module.weight)
+    made = Nesterov(rate, momentum) if rate is not None else None
+    model = AveragingParallel(
+        module, dist.group.WORLD, interval=interval, warmup=0, state="keep", outer=made,
+        overlap=overlap,
+    )  # fmt: skip
+    optimizer = Optimizer(list(module.parameters()))
+    seen = []
+    for update, change in enumerate(plan_of(dist.get_rank()), start=1):
+        model.begin_update(update)
+        module.weight.data += torch.tensor([change], dtype=torch.float64)
+        model.after_step(optimizer.optimizer)
+        seen.append(module.weight.detach().clone())
+    model.full_parameters(optimizer)
+    return [*seen, module.weight.detach().clone()]
+
+
+def by_hand(interval: int, rate: float, momentum: float, overlap: bool) -> list[list]:
+    """The same in one process, of two workers."""
+    start, velocity = torch.zeros(1, 2).double(), torch.zeros(1, 2).double()
+    workers, seen, sent = [start.clone(), start.clone()], [[], []], None
+
+    def step(mean_change):
+        nonlocal start, velocity
+        velocity = momentum * velocity - mean_change
+        start = start - rate * (momentum * velocity - mean_change)
+
+    def settle():
+        nonlocal sent, workers
+        if sent is not None:
+            step(sum(s - sent[1] for s in sent[0]) / 2)
+            workers = [start + w - s for w, s in zip(workers, sent[0])]
+            sent = None
+
+    for update in range(1, 10):
+        workers = [
+            w + torch.tensor([plan_of(r)[update - 1]], dtype=torch.float64)
+            for r, w in enumerate(workers)
+        ]
+        if update % interval == 0 and overlap:
+            settle()
+            sent = [w.clone() for w in workers], start.clone()
+        elif update % interval == 0:
+            step(sum(w - start for w in workers) / 2)
+            workers = [start.clone(), start.clone()]
+        for rank in range(2):
+            seen[rank].append(workers[rank])
+    settle()
+    step(sum(w - start for w in workers) / 2)
+    return [[*s, start] for s in seen]
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize(("rate", "momentum"), [(1.0, 0.0), (0.7, 0.9)])
+def test_the_outer_optimizer_is_nesterov_on_the_means_change(rate, momentum, overlap):
+    found = run_workers(outer, 2, 2, rate, momentum, overlap)
+    expected = by_hand(2, rate, momentum, overlap)
+    for mine, wanted in zip(found, expected):
+        torch.testing.assert_close(torch.stack(mine), torch.stack(wanted), rtol=0, atol=1e-12)
+    assert torch.equal(found[0][-1], found[1][-1])
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_rate_one_without_momentum_is_the_plain_mean(overlap):
+    plain = run_workers(outer, 2, 3, None, 0.0, overlap)
+    with_outer = run_workers(outer, 2, 3, 1.0, 0.0, overlap)
+    for mine, wanted in zip(with_outer, plain):
+        torch.testing.assert_close(torch.stack(mine), torch.stack(wanted), rtol=0, atol=1e-6)
+
+
 @pytest.fixture(scope="module")
 def job(server, words):
     def run_it(folder, workers: int, *more: str):
@@ -145,11 +226,37 @@ def test_resumes_exactly_within_an_interval_and_at_its_end(job, tmp_path, state,
     assert_close(straight[1]["model"], resumed[1]["model"], 1e-6)
 
 
+OUTER = ("--averaging-outer", "nesterov", "--averaging-interval", "4")
+
+
+@pytest.mark.parametrize("more", [OUTER, (*OUTER, "--averaging-overlap")], ids=["outer", "overlap"])
+def test_the_outer_momentum_is_in_checkpoints(job, tmp_path, more):
+    """A save in an interval averages; who resumes there goes on as who saved, and another number of
+    workers takes the momentum over."""
+    more += ("--save-interval-updates", "6", "--disable-validation")
+    more += ("--task", "language_modeling", "--sample-break-mode", "none")
+    straight = job(tmp_path / "straight", 2, *more, "--max-update", "11")
+    _, stopped = job(tmp_path / "stopped", 2, *more, "--max-update", "6")
+    states = stopped["last_optimizer_state"]["state"].values()
+    momenta = [state["outer_momentum"] for state in states]
+    assert len(momenta) == len(states)
+    assert any(m.abs().max() > 0 for m in momenta)
+    resumed = job(tmp_path / "stopped", 2, *more, "--max-update", "11")
+    assert min(curve(resumed[0])) == 7
+    assert_close(straight[1]["model"], resumed[1]["model"], 1e-6)
+    alone, saved = job(tmp_path / "stopped", 1, *more, "--max-update", "13")
+    assert min(curve(alone)) == 12
+    assert saved["last_optimizer_state"]["state"]
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [
         (("--averaging-interval", "0"), "--averaging-interval 0 is not a number of updates"),
         (("--averaging-state", "lost"), "--averaging-state lost is not known: use keep, average"),
+        (("--averaging-outer", "adam"), "--averaging-outer adam is not known: use none, nesterov"),
+        (("--averaging-outer-rate", "0"), "--averaging-outer-rate 0.0 is not a rate: give more"),
+        (("--averaging-outer-momentum", "1"), "--averaging-outer-momentum 1.0 is not a momentum"),
         (("--fp16",), "--fp16 does not go with --ddp-backend model_averaging"),
     ],
 )
