@@ -25,7 +25,8 @@ BACKENDS = {
     "hybrid": (*TWO, "--ddp-backend", "hybrid"),
     "decoupled": (*TWO, "--ddp-backend", "hybrid", "--hybrid-schedule", "decoupled"),
     "sampled": (*TWO, "--ddp-backend", "sampled", *SAMPLED),
-    "model_averaging": (*TWO, "--ddp-backend", "model_averaging"),
+    # (a collective in update 7, in which the faults are)
+    "model_averaging": (*TWO, "--ddp-backend", "model_averaging", "--averaging-interval", "7"),
     "async": (*TWO, "--ddp-backend", "async"),
 }
 SIZES = ("encoder-embed-dim", "encoder-hidden-size")
