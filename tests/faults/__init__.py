@@ -26,6 +26,7 @@ from fairseq.criterions import FairseqCriterion
 from fairseq.optim import FairseqOptimizer
 
 import fairseq_hybrid  # noqa: F401
+from fairseq_hybrid.optim.optimizer import HybridOptimizer
 from fairseq_hybrid.trainer import HybridTrainer
 
 KINDS = ("end", "freeze", "delay", "full")
@@ -126,7 +127,7 @@ def install(fault: Fault) -> None:
     else:
         os.fsync = sync
     fault.before(FairseqCriterion, "__call__", "forward")
-    fault.before(FairseqOptimizer, "step", "step")
+    fault.before(HybridOptimizer, "step", "step")
     fault.before(HybridTrainer, "load_checkpoint", "resume")
     for name in COLLECTIVES:
         fault.before(dist, name, "collective")
