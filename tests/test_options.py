@@ -33,6 +33,9 @@ BAD = [
     "--averaging-interval -3",
     "--averaging-warmup -1",
     "--averaging-state lost",
+    "--averaging-outer adam",
+    "--averaging-outer-rate 0.0",
+    "--averaging-outer-momentum 1.0",
     "--async-staleness -1",
     "--share-hidden-fraction 0.0",
     "--sums-through pigeons",
@@ -51,6 +54,7 @@ def test_a_bad_value_is_refused_under_every_backend(rehearse, bad, chosen):
 
 def test_every_option_of_the_backends_is_in_the_list_above():
     named = {bad.split()[0] for bad in BAD} | {"--hybrid-plan", "--save-on-exit"}
+    named |= {"--averaging-overlap"}
     assert named == {o.flag for o in options.TABLE.values() if o.section == options.WORKERS}
 
 
@@ -59,6 +63,7 @@ WITHOUT_EFFECT = [
     ("legacy_ddp", "--hybrid-chunk 8", "it belongs to --ddp-backend hybrid or model_parallel"),
     ("legacy_ddp", "--hybrid-schedule decoupled", "it belongs to --ddp-backend hybrid"),
     ("hybrid", "--decoupled-shrink 0.5", "it belongs to --hybrid-schedule decoupled"),
+    ("model_averaging", "--averaging-outer-rate 0.5", "it belongs to --averaging-outer nesterov"),
     ("hybrid", "--async-staleness 2", "it belongs to --ddp-backend async"),
     ("model_averaging", "--sums-through messages", "to --ddp-backend sampled or hybrid or"),
     ("model_averaging", "--share-hidden-fraction 0.5", "it belongs to --ddp-backend sampled"),
