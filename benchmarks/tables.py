@@ -368,7 +368,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "loss": loss,
     "translation_quality": translation_quality,
     "two_workers": two_workers,
-    "translation_decoupled": lambda: parallel("translation_decoupled.json", "fixed"),
     "parallel_quality": parallel_quality,
     "language_model": lambda: systems(
         "language_model.json", "wikitext-2", LANGUAGE_TITLES, LANGUAGE_COLUMNS
