@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 import torch
 from jobs import curve, train_command
-from warm import Warm
+from warm import Warm, shared_server
 
 import fairseq_hybrid  # noqa: F401
 from fairseq_hybrid import checkpoints
@@ -117,7 +117,8 @@ class Lab:
     def train(self, folder: Path, *more: str, env=None) -> Run:
         command = train_command(self.data, folder, *JOB, *more, arch=LSTM)
         command += ["--user-dir", str(self.plugin)]
-        result = Warm(self.server, command, folder, NOTES=str(folder), **(env or {})).finish()
+        server = shared_server(bare=True) if env else self.server  # a switch is read at once
+        result = Warm(server, command, folder, NOTES=str(folder), **(env or {})).finish()
         return Run(folder, result.ok())
 
     def whole(self, name: str, *more: str, env=None) -> Run:
