@@ -173,14 +173,14 @@ class AveragingParallel(Backend):
             self._start()
             self._share_state(optimizer, self.state)
         else:
-            self._sync(optimizer, self.state)
+            self.sync(optimizer, self.state)
 
     def full_parameters(self, optimizer: HybridOptimizer, *averages: Any) -> None:
         self._finish()
-        self._sync(optimizer.optimizer, AVERAGE)
+        self.sync(optimizer.optimizer, AVERAGE)
 
     @torch.no_grad()
-    def _sync(self, optimizer: torch.optim.Optimizer, state: str) -> None:
+    def sync(self, optimizer: torch.optim.Optimizer, state: str) -> None:
         """Replace all copies by their mean, or by what the outer optimizer makes of it."""
         params = self.trained()
         if self.apart:

@@ -81,7 +81,7 @@ class Machine:
         """Make all that `state_dict` holds the same on all workers."""
         if self.parallel is not None:
             self.parallel.apart = True  # in momentum, even right after a meeting that kept it
-            self.parallel.meet(self.optimizer, AVERAGE)
+            self.parallel.sync(self.optimizer, AVERAGE)
             dist.all_reduce(self.calm, dist.ReduceOp.MIN, group=self.parallel.process_group)
 
     def state_dict(self) -> dict[str, Any]:
