@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 SCHEDULES = SYNCHRONOUS, DECOUPLED = "synchronous", "decoupled"
 SUMS = AUTO, MESSAGES = "auto", "messages"
 AVERAGING_STATES = KEEP, AVERAGE, RESET = "keep", "average", "reset"
+HEADS = _, SLICED, WHOLE = AUTO, "sliced", "whole"
+MESSAGE_TYPES = FLOAT32, BF16 = "float32", "bf16"
 OUTER = NONE, NESTEROV = "none", "nesterov"
 
 
@@ -168,6 +170,19 @@ def add_wavefront_flags() -> None:
         "--hybrid-schedule decoupled: multiply late gradients by this",
         good=lambda s: 0 < s <= 1, wrong="is not a factor: give a number above 0 and at most 1",
         needs=late,
+    )  # fmt: skip
+    add_option(
+        "hybrid_head", str, AUTO,
+        "who keeps gradients and optimizer state of attention and softmax: sliced: each stage some "
+        "rows; whole: each matrix has one owner; auto: sliced, where the optimizer treats every "
+        "number alike",
+        **options.known(HEADS), needs=split,
+    )  # fmt: skip
+    add_option(
+        "hybrid_messages", str, FLOAT32,
+        "what travels between stages: float32 is exact; bf16 rounds activations and gradients, "
+        "which halves the bytes (weights stay exact, sums are float32)",
+        **options.known(MESSAGE_TYPES), needs=split,
     )  # fmt: skip
     add_option(
         "hybrid_trace", Optional[str], None,

@@ -68,6 +68,7 @@ def connect_layers() -> None:
     """Hand to lower layers what they call: the trainer, resolvers and validators."""
     from fairseq_hybrid import trainer
     from fairseq_hybrid.backends import registry
+    from fairseq_hybrid.backends.wavefront.options import choose_head
     from fairseq_hybrid.criterions import sampled_softmax
     from fairseq_hybrid.generation import beam_search
     from fairseq_hybrid.optim import ng_sgd, precision, schedules
@@ -76,7 +77,7 @@ def connect_layers() -> None:
     registry.install()
     beam_search.install()
     worker.trainer = trainer.HybridTrainer
-    config.RESOLVERS.append(option.apply)
+    config.RESOLVERS += [option.apply, choose_head]
     for part in (registry.validate, schedules.check, sampled_softmax.check, ng_sgd.check):
         config.VALIDATORS.append(part)
     config.VALIDATORS.append(precision.check)

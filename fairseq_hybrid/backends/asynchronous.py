@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from fairseq_hybrid.backends.base import Backend
 from fairseq_hybrid.backends.registry import register_backend
-from fairseq_hybrid.comm.lanes import flatten
+from fairseq_hybrid.comm.transport import flatten
 from fairseq_hybrid.errors import UserError
 from fairseq_hybrid.launch.worker import teardown_hooks
 from fairseq_hybrid.optim.optimizer import HybridOptimizer

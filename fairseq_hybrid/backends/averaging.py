@@ -31,8 +31,8 @@ from torch import Tensor, nn
 
 from fairseq_hybrid.backends.base import Backend
 from fairseq_hybrid.backends.registry import register_backend
-from fairseq_hybrid.comm.lanes import flatten
 from fairseq_hybrid.comm.sums import ring_bytes
+from fairseq_hybrid.comm.transport import flatten
 from fairseq_hybrid.config import AVERAGE, KEEP, NESTEROV
 from fairseq_hybrid.errors import UserError
 from fairseq_hybrid.optim.optimizer import HybridOptimizer

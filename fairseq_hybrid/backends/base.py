@@ -28,8 +28,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from fairseq_hybrid.comm.lanes import flatten
 from fairseq_hybrid.comm.sums import ring_bytes
+from fairseq_hybrid.comm.transport import flatten
 from fairseq_hybrid.optim.optimizer import GradientGroup, Gradients, HybridOptimizer
 
 Sample = dict[str, Any]

@@ -39,6 +39,8 @@ class Case:
     """softmax over some words, gradients of their rows"""
     messages: bool = False
     """--sums-through messages"""
+    slices: bool | tuple[float, ...] = True
+    """of what all stages use"""
     in_place: bool = False
     """fairseq's label-smoothed criterion, in place (criterions/cross_entropy.py)"""
 
@@ -68,6 +70,7 @@ class Case:
         mixed = " mixed" if self.mixed else " sampled" if self.sampled else ""
         mixed += " messages" if self.messages else ""
         mixed += " in place" if self.in_place else ""
+        mixed += f" slices={self.slices}" if self.slices is not True else ""
         return f"{kind} {self.stages} chunk={self.chunk} x{self.accumulate}{options}{mixed}"
 
     def model(self, task):
@@ -138,6 +141,11 @@ def cases(world: int) -> list[Case]:
     for o, last in ((0, False), (1, False), (4, False), (5, True), (6, True)):
         found.append(Case(world, 2, last, options=four | VARIANTS[o], in_place=True))
     found += [Case(world, 2, accumulate=2, options=four | VARIANTS[4], in_place=True)]
+    uneven = tuple(range(world))  # stage 0 owns nothing
+    for o in (VARIANTS[0], VARIANTS[1], VARIANTS[5]):
+        found.append(Case(world, 2, options=four | o, slices=uneven, messages=True))
+        found.append(Case(world, 2, options=four | o, slices=uneven, sampled=True))
+    found += [Case(world, 2, options=four, slices=False, sampled=s) for s in (False, True)]
     if world == 2:
         found += [
             Case(2, 3, last, options=four, mixed=True, in_place=True) for last in (False, True)
@@ -216,6 +224,7 @@ def parallel(case: Case, rank: int) -> dict:
         chunk=case.chunk,
         head_on_last=case.head_on_last,
         share_memory=not case.messages,
+        slices=case.slices,
     )
     model.train()
     seen, loss = ModuleProxyWrapper(model), 0.0  # as fairseq's trainer has it
@@ -230,16 +239,18 @@ def parallel(case: Case, rank: int) -> dict:
             part.backward()
             loss += part.item()
     model.all_reduce_grads()
-    model.lanes.drain()
-    found = {n: p.grad for n, p in model.module.named_parameters() if p.grad is not None}
-    owners = {n: model.ownership.owners[p] for n, p in model.module.named_parameters()}
+    names = {p: n for n, p in model.ownership.names.items()}
+    found = {names[p]: mine.grad for p, mine in model.ownership.mine.items()}
+    rows = {names[p]: rows for p, rows in model.ownership.rows.items() if p in names}
+    others = {n for n, p in model.ownership.names.items() if n not in found and p.grad is not None}
     return {
         "loss": loss,
         "grads": {name: dense(grad) for name, grad in found.items()},
         "rows": {name: g.indices().numel() for name, g in found.items() if g.is_sparse},
         "norm": model.grad_norm(model.gradient_groups([], 1.0)),
         "stage": model.group.stage,
-        "owners": owners,
+        "owned": rows,
+        "others": others,
         "sent": model.bytes_sent,
         "ideal": model.ideal,
     }

@@ -37,22 +37,22 @@ def test_gradients_are_those_of_one_process(results, world, case):
     )
     for worker in workers:
         assert worker["norm"].item() == pytest.approx(expected["norm"].item(), rel=close)
-        mine = {
-            parameter
-            for parameter in expected["grads"]
-            if worker["owners"][parameter] == worker["stage"]
-        }
-        assert worker["grads"].keys() == mine  # and nothing of what others own
-        for parameter in mine:
-            got, want = worker["grads"][parameter], expected["grads"][parameter]
+        mine = {name: rows[worker["stage"]] for name, rows in worker["owned"].items()}
+        mine = {name: rows for name, rows in mine.items() if rows}
+        assert worker["grads"].keys() == mine.keys()
+        assert not worker["others"]  # nothing of what others own
+        for parameter, rows in mine.items():
+            want = expected["grads"][parameter]
             assert want.abs().max() > 1e-6
+            got, want = worker["grads"][parameter], want[rows.start : rows.stop]
             assert got.dtype == want.dtype
             if case.mixed:  # numbers are rounded one by one, so small ones may well be nothing
                 assert (got - want).norm() < close * want.norm(), parameter
             else:
                 torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-11, msg=parameter)
-    held = set().union(*(worker["grads"] for worker in workers))
-    assert held == expected["grads"].keys()
+    for parameter, grad in expected["grads"].items():  # every row has one owner
+        owned = [row for rows in workers[0]["owned"][parameter] for row in rows]
+        assert owned == [*range(grad.size(0))]
 
 
 def test_with_a_sampled_softmax_gradients_are_of_some_rows(results):
@@ -67,19 +67,26 @@ def test_with_a_sampled_softmax_gradients_are_of_some_rows(results):
         assert all(not worker["rows"] for worker in (results[2][rank][name] for rank in (0, 1)))
 
 
-def test_every_parameter_has_one_owner(results):
-    owners = results[2][0]["hybrid 2 chunk=2 x1 encoder_layers=4"]["owners"]
-    assert owners["encoder.layers.1.lstm.weight_hh_l0"] == 0
-    assert owners["decoder.layers.2.lstm.weight_hh_l0"] == 1
-    assert owners["encoder.embed_tokens.weight"] == owners["decoder.embed_tokens.weight"] == 0
-    assert owners["decoder.head.output.weight"] == 1  # stage 0 has the embeddings to keep
-    owners = results[2][0]["hybrid 2 chunk=2 x1 encoder_layers=4 share_all_embeddings=True"]
-    assert owners["owners"]["encoder.embed_tokens.weight"] == 0  # it is the output's weight, too
+def owners(rows: tuple[range, ...]) -> list[int]:
+    return [stage for stage, mine in enumerate(rows) if mine]
+
+
+def test_what_one_stage_uses_it_owns_and_the_head_is_sliced(results):
+    owned = results[4][0]["hybrid 4 chunk=2 x1 encoder_layers=4"]["owned"]
+    assert owners(owned["encoder.layers.1.lstm.weight_hh_l0"]) == [1]
+    assert owners(owned["decoder.layers.2.lstm.weight_hh_l0"]) == [2]
+    assert owners(owned["encoder.embed_tokens.weight"]) == [0]
+    assert owners(owned["decoder.embed_tokens.weight"]) == [0]
+    assert len(owners(owned["decoder.head.output.weight"])) > 1
+    tied = results[4][0]["hybrid 4 chunk=2 x1 encoder_layers=4 share_all_embeddings=True"]["owned"]
+    assert owners(tied["encoder.embed_tokens.weight"]) == [0]  # it is the output's weight, too
+    whole = results[4][0]["hybrid 4 chunk=2 x1 encoder_layers=4 slices=False"]["owned"]
+    assert len(owners(whole["decoder.head.output.weight"])) == 1
 
 
 def test_layers_lie_where_they_are_told_to(results):
-    owners = results[2][0]["hybrid 2 chunk=2 x1 encoder_layers=4 layers=(1, 3)"]["owners"]
+    owned = results[2][0]["hybrid 2 chunk=2 x1 encoder_layers=4 layers=(1, 3)"]["owned"]
     stages = [0, 1, 1, 1]
     for side in ("encoder", "decoder"):
         weights = [f"{side}.layers.{i}.lstm.weight_hh_l0" for i in range(4)]
-        assert [owners[weight] for weight in weights] == stages
+        assert [owners(owned[weight]) for weight in weights] == [[stage] for stage in stages]

@@ -16,11 +16,8 @@ itself. One update is the same, up to the order of summation, as under ``legacy_
 
 from __future__ import annotations
 
-import functools
 import logging
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -30,8 +27,17 @@ from torch import Tensor, nn
 from fairseq_hybrid.backends import row_sets
 from fairseq_hybrid.backends.base import Backend, Sample, with_gradient
 from fairseq_hybrid.backends.registry import register_backend
-from fairseq_hybrid.backends.wavefront import executor as wavefront
-from fairseq_hybrid.backends.wavefront import schedule
+from fairseq_hybrid.backends.wavefront.builders import synchronous
+from fairseq_hybrid.backends.wavefront.costs import (
+    EvenBatch,
+    UpdateCosts,
+    agree,
+    measure,
+    measure_link,
+    rough,
+)
+from fairseq_hybrid.backends.wavefront.executor import Executor
+from fairseq_hybrid.backends.wavefront.flow import Batch, Flow, Stage
 from fairseq_hybrid.backends.wavefront.options import (
     check,
     layer_ranges,
@@ -39,19 +45,22 @@ from fairseq_hybrid.backends.wavefront.options import (
     stages_of,
 )
 from fairseq_hybrid.backends.wavefront.ownership import Group, Ownership
+from fairseq_hybrid.backends.wavefront.placement import owned_rows, users_of
 from fairseq_hybrid.backends.wavefront.report import Report
-from fairseq_hybrid.backends.wavefront.schedule import DECODER, ENCODER, STATE, TOP, UP, WHOLE
-from fairseq_hybrid.backends.wavefront.shared import Shared
-from fairseq_hybrid.backends.wavefront.simulate import (
-    SimulatedUpdate,
-    UpdateCosts,
-    simulate,
-    synchronous,
+from fairseq_hybrid.backends.wavefront.schedule import (
+    DECODER,
+    ENCODER,
+    WHOLE,
+    Schedule,
+    Shape,
+    even,
 )
-from fairseq_hybrid.comm.lanes import Lanes, flatten
-from fairseq_hybrid.comm.stopwatch import COMPUTE, SEND, WAIT, Stopwatch
+from fairseq_hybrid.backends.wavefront.shared import Shared
+from fairseq_hybrid.backends.wavefront.simulate import Timeline, simulate
+from fairseq_hybrid.comm.stopwatch import SEND, WAIT, Stopwatch
 from fairseq_hybrid.comm.sums import ring_bytes
-from fairseq_hybrid.config import AUTO, DECOUPLED
+from fairseq_hybrid.comm.transport import Transport, flatten
+from fairseq_hybrid.config import AUTO, BF16, DECOUPLED, SLICED
 from fairseq_hybrid.models.late_gradients import LateGradients
 from fairseq_hybrid.models.packing import Packing
 from fairseq_hybrid.models.parallel_parts import ParallelParts
@@ -61,15 +70,8 @@ from fairseq_hybrid.optim.rows import parts, sparse_rows
 
 logger = logging.getLogger(__name__)
 
-UNIT_OVERHEAD = 48
-"""rows whose computation takes as long as what a unit costs beside them (reading the weights and
-adding to their gradients): a rough figure for CPU"""
-SPLIT_OVERHEAD = 8
-"""the same where the weights' gradients come at the end (models/split_lstm.py)"""
 CHUNKS = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64)
 """lengths to choose from"""
-
-
 SEED_STEP = 1_000_003
 """between the seeds of two workers: more than there are updates"""
 
@@ -93,7 +95,8 @@ def model_parallel(cfg, model, process_group, device):
 
 
 def build(cfg, model, process_group, device, head_on_last) -> nn.Module:
-    wrapper, more = WavefrontParallel, {}
+    wrapper: type[WavefrontParallel] = WavefrontParallel
+    more: dict[str, Any] = {}
     if cfg.hybrid_schedule == DECOUPLED:
         from fairseq_hybrid.backends.wavefront.decoupled import (
             DecoupledParallel,  # made of what is here
@@ -109,6 +112,8 @@ def build(cfg, model, process_group, device, head_on_last) -> nn.Module:
         head_on_last=head_on_last,
         share_memory=cfg.sums_through == AUTO,
         trace=cfg.hybrid_trace,
+        slices=cfg.hybrid_head == SLICED,
+        dtype=torch.bfloat16 if cfg.hybrid_messages == BF16 else None,
         **more,
     )
 
@@ -131,25 +136,28 @@ class WavefrontParallel(Backend):
         head_on_last: bool = False,
         share_memory: bool = True,
         trace: str | None = None,
+        slices: bool | Sequence[float] = True,
+        dtype: torch.dtype | None = None,
     ):
         """`depths`: how many of the encoder layers each stage has (None: equal shares); `trace`: a
-        file for a timeline."""
+        file for a timeline; `slices`: whether what all stages use is cut, or in which shares;
+        `dtype`: what activations and gradients are rounded to on their way."""
         super().__init__(module, process_group)
+        self.slices, self.dtype = slices, dtype
         self.chunk, self.head_on_last, self.share_memory = chunk, head_on_last, share_memory
         self.parts: ParallelParts = module.parallel_parts()
         self.watch = Stopwatch()
         self.empty = False
         """whether this worker has no batch left and only keeps the others company"""
-        self.row_notes: dict[nn.Parameter, list[Tensor]] = {}
-        """rows of shared parameters that get a gradient in this update, where not all do"""
         self.replica_bytes = 0
         self.ideal = 1.0
-        self.chunks: dict[tuple, int] = {}
-        """shape of batches → the best length of chunks"""
+        self.chosen: dict[tuple, tuple[int, float, tuple[int, ...]]] = {}
+        """shape of batches → the best length of chunks, the simulated efficiency, and the stages
+        whose output weights' gradient comes late"""
         self.late_gradients = LateGradients()
+        self.late: tuple[int, ...] = ()
         self.postpones = False
         """whether the output weights' gradient of this batch can come late"""
-        self.between = wavefront.Between(self._at_turn, self._late_gradients)
         layers = len(self.parts.encoder_layers)
         self.ranges = stacked(depths) if depths else layer_ranges(layers, stages)
         self.splits = False
@@ -157,6 +165,7 @@ class WavefrontParallel(Backend):
         self._make_groups(process_group, stages)
         self._place_layers()
         self.report = Report(self, trace)
+        self._measure()
 
     # Set-up
 
@@ -174,20 +183,14 @@ class WavefrontParallel(Backend):
         )
         self.column = make(columns)[0] if self.replicas > 1 else None
         self.everyone_meta = dist.new_group(backend="gloo")
-        last, homes = stages - 1, [stages - 1] if self.head_on_last else range(stages)
-        wanted = [(s, s + 1, UP) for s in range(last)]
-        wanted += [(last, home, TOP) for home in homes if home != last]
-        if not self.parts.decoder_splits:
-            wanted += [(s, h, STATE) for s in range(stages) for h in homes if s != h]
-        wanted += [(target, source, kind) for source, target, kind in wanted]
-        self.lanes = Lanes(grid, self.group.handle, wanted)
+        self.transport = Transport(self.group.ranks, make(grid)[0], self.dtype)
 
     def _place_layers(self) -> None:
         parts, stages = self.parts, len(self.group.ranks)
         mine, whole = self.ranges[self.group.stage], parts.whole_sentence_layers
         encoder = [parts.encoder_layers[i] for i in mine]
         wholes = encoder[:whole] if self.group.stage == 0 else []
-        self.stage = wavefront.Stage(
+        self.stage = Stage(
             index=self.group.stage,
             count=stages,
             layers={
@@ -199,15 +202,25 @@ class WavefrontParallel(Backend):
             hidden=parts.encoder_layers[-1].hidden_size,
             embed={ENCODER: parts.embed_source, DECODER: parts.embed_target},
             decodes=parts.decoder_splits,
-            lanes=self.lanes,
             watch=self.watch,
         )
         users = users_of(self.module.parameters(), parts, self.ranges, self.head_on_last)
-        self.ownership = Ownership(self.module, owners(users, parts), self.group)
-        self.last_has_output = self.ownership.owners[parts.head.output.weight] == stages - 1
-        self.after_units = set(self.ownership.owned) if self.stage.last else set()
-        """whose gradients nobody else waits for, so that they can be computed at the end"""
-        self.shared = Shared(users, self.ownership, self.watch, share_memory=self.share_memory)
+        rows = owned_rows(users, parts, stages, self.slices)
+        self.ownership = Ownership(self.module, rows, self.group)
+        self.shared = Shared(
+            users, self.ownership, self.watch, share_memory=self.share_memory, dtype=self.dtype
+        )
+
+    def _measure(self) -> None:
+        """Open what messages go through, and learn what things cost."""
+        for channel in (self.transport, self.shared):
+            channel.open(self.ownership.device)
+        layer, output = self.parts.encoder_layers[-1], self.parts.head.output
+        rank = dist.get_rank()
+        mine = measure(layer, output) if rank == 0 else [0.0] * 6
+        like = output.weight.detach()
+        link = measure_link(self.group.ranks, self.transport.group, like)
+        self.measured = agree([*mine, *link], self.everyone_meta)
 
     # Training
 
@@ -250,23 +263,25 @@ class WavefrontParallel(Backend):
         self.splits = all(map(can_split, layers))
         by_rows = self.parts.target_embedding.sparse  # criterions/sampled_softmax.py
         self.postpones = self.stage.decodes and not (by_rows or autocast)
-        self.shared.start_refresh()
         with self.watch.span(SEND, "exchange batches"):
             more = (target,) if self.head_on_last else ()
             tokens = self._exchange(src_tokens, prev_output_tokens, *more)
         batches = self._batches(tokens, src_tokens.device)
-        plan = self._plan(batches)
-        tops = self._wavefront(plan, batches)
-        self.shared.finish_refresh()
+        self.shared.accumulating = self.accumulating
+        tops = self._executor(batches).run()
         if by_rows and not self.stage.decodes:  # everyone looks up words of its own batch
             words = torch.cat([tgt.flatten() for _, tgt, *_ in tokens]).to(src_tokens.device)
-            self._note_rows(self.parts.target_embedding.weight, words)
+            self.shared.note_rows(self.parts.target_embedding.weight, words)
         return self._heads(tops, tokens, batches, features_only)
 
-    def _wavefront(self, plan: schedule.Schedule, batches: list[wavefront.Batch]) -> list[Tensor]:
-        """What the heads need of the forward pass; the backward pass starts from that."""
-        self.ideal = self._simulated(plan, batches).efficiency
-        return wavefront.run(self.stage, plan, batches, self.between)
+    def _executor(self, batches: list[Batch]) -> Executor:
+        """Of the update that these batches belong to."""
+        flows = {0: Flow(self.stage, batches)}
+        return self._execute(synchronous(self._shape(batches), self.late), flows)
+
+    def _execute(self, plan: Schedule, flows: dict[int, Flow]) -> Executor:
+        late = self._late_gradients
+        return Executor(self.stage, plan, flows, self.transport, self.shared, late)
 
     def _exchange(self, *texts: Tensor) -> list[list[Tensor]]:
         """Source, target (and whatever is given) words of all batches of the group, on the host."""
@@ -287,9 +302,7 @@ class WavefrontParallel(Backend):
             for got, size, shape in zip(gathered, sizes, shapes)
         ]
 
-    def _batches(
-        self, tokens: Sequence[Sequence[Tensor]], device: torch.device
-    ) -> list[wavefront.Batch]:
+    def _batches(self, tokens: Sequence[Sequence[Tensor]], device: torch.device) -> list[Batch]:
         packings = [
             {
                 ENCODER: Packing.from_tokens(src, self.parts.source_pad),
@@ -298,20 +311,18 @@ class WavefrontParallel(Backend):
             for src, tgt, *_ in tokens
         ]
         parts = (ENCODER, DECODER) if self.stage.decodes else (ENCODER,)
-        chunk = self.chunk or self._chunk_length(
-            [{part: p[part] for part in parts} for p in packings]
-        )
+        chunk = self._choose([{part: p[part] for part in parts} for p in packings])
         last = self.stage.count - 1
         batches = []
         for i, (packing, pair) in enumerate(zip(packings, tokens)):
             steps = {part: packing[part].steps for part in parts}
             cuts = {
-                part: [*range(0, n, chunk if self.chunk else schedule.even(n, chunk))]
+                part: [*range(0, n, chunk if self.chunk else even(n, chunk))]
                 for part, n in steps.items()
             }
             words = dict(zip((ENCODER, DECODER), pair))
             batches.append(
-                wavefront.Batch(
+                Batch(
                     home=last if self.head_on_last else i,
                     packing={part: p.to(device) for part, p in packing.items()},
                     tokens={
@@ -326,90 +337,60 @@ class WavefrontParallel(Backend):
             )
         return batches
 
-    def _chunk_length(self, packings: Sequence[Mapping[str, Packing]]) -> int:
-        """The one with which the simulated update is shortest, of batches that are all alike and
-        about as these are on average: so it need not be found anew for every update."""
+    def _choose(self, packings: Sequence[Mapping[str, Packing]]) -> int:
+        """The length of chunks with which the simulated update is shortest, of batches that are all
+        alike and about as these are on average: so it need not be found anew for every update."""
         many, parts = len(packings), packings[0]
-        steps = {part: _rough(sum(p[part].steps for p in packings) / many) for part in parts}
+        steps = {part: rough(sum(p[part].steps for p in packings) / many) for part in parts}
         rows = {part: sum(p[part].rows_N.numel() for p in packings) / many for part in parts}
-        sentences = _rough(sum(rows.values()) / max(sum(steps.values()), 1))
-        key = many, sentences, *steps.items()
-        if key not in self.chunks:
-            longest = max(steps.values())
-            lengths = sorted({min(length, longest) for length in CHUNKS})
-            self.chunks[key] = min(lengths, key=lambda n: self._seconds(many, steps, sentences, n))
-        return self.chunks[key]
+        sentences = rough(sum(rows.values()) / max(sum(steps.values()), 1))
+        key = many, sentences, self.postpones, self.splits, *steps.items()
+        if key not in self.chosen:
+            longest, last = max(steps.values()), self.stage.count - 1
+            lengths = [self.chunk] if self.chunk else sorted({min(n, longest) for n in CHUNKS})
+            found = []
+            for length in lengths:
+                batches = [
+                    EvenBatch(last if self.head_on_last else i, steps, sentences, length)
+                    for i in range(many)
+                ]
+                for late in ((), (last,)) if self.postpones else ((),):
+                    timeline = self._simulated(batches, late)
+                    found.append((timeline.seconds, length, 1 - timeline.idle, late))
+            self.chosen[key] = min(found)[1:]
+        chunk, self.ideal, self.late = self.chosen[key]
+        return chunk
 
-    def _seconds(self, many: int, steps: Mapping[str, int], sentences: int, length: int) -> float:
-        """What an update of `many` batches without padding takes, in the simulation's units."""
-        last = self.stage.count - 1
-        batches = [
-            EvenBatch(last if self.head_on_last else i, dict(steps), sentences, length)
-            for i in range(many)
-        ]
-        return self._simulated_seconds(self._plan(batches), batches)
+    def _simulated(self, batches: Sequence[Any], late: Sequence[int]) -> Timeline:
+        plan, costs = synchronous(self._shape(batches), late), self._update_costs(batches)
+        return simulate(plan.actions, costs, self.measured.link, self.stage.count)
 
-    def _simulated_seconds(self, plan: schedule.Schedule, batches: Sequence[Any]) -> float:
-        return self._simulated(plan, batches).seconds
-
-    def _simulated(self, plan: schedule.Schedule, batches: Sequence[Any]) -> SimulatedUpdate:
-        late = {plan.stages - 1} if self.last_has_output and self.postpones else ()
-        return simulate(synchronous(plan, late), self._update_costs(batches))
-
-    def _plan(self, batches: Sequence[Any]) -> schedule.Schedule:
-        return schedule.wavefront(
+    def _shape(self, batches: Sequence[Any]) -> Shape:
+        return Shape(
             self.stage.count,
-            [(b.chunks(ENCODER), b.chunks(DECODER)) for b in batches],
-            [batch.home for batch in batches],
+            tuple((b.chunks(ENCODER), b.chunks(DECODER)) for b in batches),
+            tuple(batch.home for batch in batches),
             whole=self.parts.whole_sentence_layers > 0,
             states_home=not self.stage.decodes,
+            owners=self.shared.owners,
+            users=self.shared.users,
         )
 
     def _update_costs(self, batches: Sequence[Any]) -> UpdateCosts:
-        """A layer's forward pass over a row is 1, and so is either half of its backward pass."""
-        parts, output = self.parts, self.parts.head.output
-        words = output.out_features * output.in_features / (8 * self.stage.hidden**2)
-        overhead = SPLIT_OVERHEAD if self.splits else UNIT_OVERHEAD
-
-        @functools.cache
-        def unit(stage: int, unit: schedule.Unit) -> float:
-            layers = self._layers(stage, unit)
-            return self._cost(stage, unit, batches) + layers * overhead
-
-        def rows(stage: int) -> int:
-            return sum(batch.rows(DECODER) for batch in batches if batch.home == stage)
-
-        def weights(stage: int) -> float:
-            layers = self.stage.depths[stage]
-            both = [part for part in (ENCODER, DECODER) if part == ENCODER or self.stage.decodes]
-            return (
-                self.splits * layers * sum(batch.rows(part) for batch in batches for part in both)
-            )
-
-        def head(stage: int) -> float:
-            decoder = 0 if self.stage.decodes else 3 * len(parts.decoder_layers)
-            return rows(stage) * ((3 if self.postpones else 4) * words + decoder)
-
+        size = (self.dtype or self.ownership.dtype).itemsize
         return UpdateCosts(
-            forward=unit,
-            backward=lambda stage, u: (1 if self.splits else 2) * unit(stage, u),
-            weights=weights,
-            head=head,
-            output=lambda stage: self.postpones * rows(stage) * words,
+            self.measured,
+            batches,
+            depths=self.stage.depths,
+            whole=self.parts.whole_sentence_layers,
+            decodes=self.stage.decodes,
+            decoder_layers=len(self.parts.decoder_layers),
+            splits=self.splits,
+            postpones=self.postpones,
+            row_bytes=self.stage.hidden * size,
         )
 
-    def _cost(self, stage: int, unit: schedule.Unit, batches: Sequence[Any]) -> float:
-        """Layers times rows."""
-        rows = batches[unit.batch].chunk(unit)[0]
-        return (rows.stop - rows.start) * self._layers(stage, unit)
-
-    def _layers(self, stage: int, unit: schedule.Unit) -> int:
-        layers, whole = self.stage.depths[stage], self.parts.whole_sentence_layers
-        if unit.part == WHOLE:
-            return whole
-        return layers - whole if unit.part == ENCODER and stage == 0 else layers
-
-    def _heads(self, tops: list[Tensor], tokens, batches: list[wavefront.Batch], features_only):
+    def _heads(self, tops: list[Tensor], tokens, batches: list[Batch], features_only):
         """Attention, softmax and what fairseq gets to see, for the batches at home here."""
         home = [i for i, batch in enumerate(batches) if batch.home == self.stage.index]
         if not home:  # no rows, and the loss that is no loss starts the reverse pass
@@ -432,7 +413,7 @@ class WavefrontParallel(Backend):
             rows = self.parts.head.features(rows) if features_only else self._logits(rows)
         return rows, {"attn": [None], "targets": torch.cat(targets)}
 
-    def _head(self, tops: list[Tensor], batch: wavefront.Batch, words: Tensor, features_only):
+    def _head(self, tops: list[Tensor], batch: Batch, words: Tensor, features_only):
         if not self.stage.decodes:
             return self._decode(tops, batch, words, features_only=features_only)
         (enc_MH, dec_NH), head = tops, self.parts.head
@@ -447,7 +428,7 @@ class WavefrontParallel(Backend):
         return self.late_gradients.linear(head.output, head.features(out_NH))
 
     def _vectors(
-        self, tops: list[Tensor], batch: wavefront.Batch, words: Tensor, features_only: bool
+        self, tops: list[Tensor], batch: Batch, words: Tensor, features_only: bool
     ) -> Tensor:
         """What the head scores; with input feeding, which ends with that, the result."""
         if not self.stage.decodes:
@@ -455,7 +436,7 @@ class WavefrontParallel(Backend):
         src, tgt = batch.packing[ENCODER], batch.packing[DECODER]
         return self.parts.head.vectors(tops[1], tgt, tops[0], src)[0]
 
-    def _decode(self, tops: list[Tensor], batch: wavefront.Batch, words: Tensor, **how):
+    def _decode(self, tops: list[Tensor], batch: Batch, words: Tensor, **how):
         enc_MH, *stacks = tops
         states = [(h, c) for stack in stacks for h, c in zip(stack[::2], stack[1::2])]
         src = batch.packing[ENCODER]
@@ -476,26 +457,12 @@ class WavefrontParallel(Backend):
 
     def note_sample(self, words_S: Tensor) -> None:
         """The words, the same on all workers, whose output weights get a gradient."""
-        self._note_rows(self.module.softmax_parameters()[0], words_S)
-
-    def _note_rows(self, weight: nn.Parameter, rows: Tensor) -> None:
-        self.row_notes.setdefault(weight, []).append(rows)
+        self.shared.note_rows(self.module.softmax_parameters()[0], words_S)
 
     # Gradients
 
-    def _at_turn(self) -> None:
-        self._late_gradients(but=self.after_units)
-        self._start_reduce()
-
-    def _late_gradients(self, **but: Any) -> None:
-        with self.watch.span(COMPUTE, "output weights"):
-            self.late_gradients.compute(**but)
-
-    def _start_reduce(self) -> None:
-        if not self.accumulating:
-            noted, self.row_notes = self.row_notes, {}
-            rows = {p: torch.cat(sets).unique() for p, sets in noted.items()}
-            self.shared.start_reduce({p: r for p, r in rows.items() if p.requires_grad})
+    def _late_gradients(self) -> None:
+        self.late_gradients.compute()
 
     def all_reduce_grads(self) -> None:
         """Complete the gradients: the mean over all workers, as under legacy_ddp.
@@ -538,6 +505,7 @@ class WavefrontParallel(Backend):
     def attach(self, optimizer: HybridOptimizer, criterion: nn.Module) -> None:
         super().attach(optimizer, criterion)
         self.mean_gradients = not optimizer.scales_once
+        self.ownership.adopt(optimizer.optimizer)
 
     def gradient_groups(self, params: Sequence[nn.Parameter], factor: Any) -> list[GradientGroup]:
         """Those that this worker owns, then those that are the same on all workers."""
@@ -558,78 +526,11 @@ class WavefrontParallel(Backend):
         return self.ownership.gather_state(optimizer.inner)
 
     def load_optimizer_state(self, optimizer: HybridOptimizer) -> None:
-        self.ownership.forget(optimizer.inner)
+        self.ownership.keep_share(optimizer.inner)
 
     @property
     def bytes_sent(self) -> int:
-        return self.lanes.bytes_sent + self.shared.bytes_sent + self.replica_bytes
-
-
-@dataclass(frozen=True)
-class EvenBatch:
-    """As much of a batch as a simulation needs, all of its sentences of one length."""
-
-    home: int
-    steps: dict[str, int]
-    sentences: int
-    length: int
-    """of a chunk"""
-
-    def chunks(self, part: str) -> int:
-        return -(-self.steps.get(part, 0) // self.length)
-
-    def rows(self, part: str) -> int:
-        return self.steps.get(part, 0) * self.sentences
-
-    def chunk(self, unit: schedule.Unit) -> tuple[slice, None]:
-        steps = self.steps[ENCODER if unit.part == WHOLE else unit.part]
-        chunks = 1 if unit.part == WHOLE else -(-steps // self.length)
-        return slice(0, -(-steps // chunks) * self.sentences), None
-
-
-def _rough(number: float) -> int:
-    """To two binary digits after the first: neighbours share one simulation."""
-    grain = 2 ** max(int(number).bit_length() - 3, 0)
-    return max(round(number / grain) * grain, 1)
-
-
-def users_of(
-    parameters: Iterable[nn.Parameter],
-    parts: ParallelParts,
-    ranges: Sequence[range],
-    head_on_last: bool,
-) -> dict[nn.Parameter, set[int]]:
-    """Parameter → the stages that compute with it."""
-    users: dict[nn.Parameter, set[int]] = {p: set() for p in parameters}
-    last = len(ranges) - 1
-    heads = {last} if head_on_last else set(range(last + 1))
-
-    def use(module: nn.Module, stages: set[int]) -> None:
-        for p in module.parameters():
-            users[p] |= stages
-
-    for stage, layers in enumerate(ranges):
-        for i in layers:
-            use(parts.encoder_layers[i], {stage})
-            use(parts.decoder_layers[i], {stage} if parts.decoder_splits else heads)
-    use(parts.source_embedding, {0})
-    use(parts.target_embedding, {0} if parts.decoder_splits else heads)
-    use(parts.head, heads)
-    return users
-
-
-def owners(users: dict[nn.Parameter, set[int]], parts: ParallelParts) -> dict[nn.Parameter, int]:
-    """Who keeps gradient and optimizer state: of the users, the one with the least to keep so far,
-    but stage 0 for the embeddings, which it needs when an update begins."""
-    first = {id(parts.source_embedding.weight)}
-    if parts.decoder_splits:
-        first.add(id(parts.target_embedding.weight))
-    chosen: dict[nn.Parameter, int] = {}
-    load: dict[int, int] = defaultdict(int)
-    for p, stages in sorted(users.items(), key=lambda item: (len(item[1]), -item[0].numel())):
-        chosen[p] = 0 if id(p) in first else min(stages or {0}, key=lambda s: (load[s], -s))
-        load[chosen[p]] += p.numel()
-    return chosen
+        return self.transport.bytes_sent + self.shared.bytes_sent + self.replica_bytes
 
 
 def packed_targets(target_BT: Tensor, packing: Packing, pad: int, empty: bool) -> Tensor:

@@ -1,7 +1,7 @@
 """``--hybrid-schedule decoupled``: forward of an update together with backward of the one before.
 
 In update t every stage runs the forward units of its batches and, mixed with them, the backward
-units of update t-1 (merged_schedule.py). Then attention, softmax and loss of t, whose backward pass
+units of update t-1 (builders.py). Then attention, softmax and loss of t, whose backward pass
 gives the gradients of the head and of the top states; the latter wait for update t+1. So the
 optimizer's step t has the head's gradients of update t, and those of LSTM layers and embeddings of
 update t-1: one update late, but exactly those of its loss at its weights (`Stash`), and divided by
@@ -16,7 +16,7 @@ end. docs/decoupled.md has the schedule as a picture and says when this pays.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,13 +25,16 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from fairseq_hybrid.backends.base import with_gradient
-from fairseq_hybrid.backends.wavefront import executor as wavefront
 from fairseq_hybrid.backends.wavefront.backend import WavefrontParallel
-from fairseq_hybrid.backends.wavefront.merged_schedule import AHEAD, HEAD, Costs, Step, merge
-from fairseq_hybrid.backends.wavefront.schedule import DECODER, ENCODER, Schedule
-from fairseq_hybrid.comm.lanes import flatten
-from fairseq_hybrid.comm.stopwatch import SEND, WAIT
+from fairseq_hybrid.backends.wavefront.builders import decoupled, outstanding
+from fairseq_hybrid.backends.wavefront.costs import UpdateCosts
+from fairseq_hybrid.backends.wavefront.executor import Executor
+from fairseq_hybrid.backends.wavefront.flow import Batch, Flow, Stage
+from fairseq_hybrid.backends.wavefront.schedule import DECODER, ENCODER, Action, Shape
+from fairseq_hybrid.backends.wavefront.simulate import Timeline, simulate
+from fairseq_hybrid.comm.stopwatch import WAIT
 from fairseq_hybrid.comm.sums import ring_bytes
+from fairseq_hybrid.comm.transport import flatten
 from fairseq_hybrid.errors import UserError
 from fairseq_hybrid.models.lstm_layer import LSTMLayer
 from fairseq_hybrid.optim.optimizer import GradientGroup, HybridOptimizer
@@ -76,27 +79,32 @@ class Stash:
         return grads
 
 
-class LateBackward(wavefront.Backward):
+class LateFlow(Flow):
     """Gradients go to a stash, not to the parameters, which have those of another update."""
 
-    def __init__(self, forward: wavefront.Forward, stash: Stash, embeddings: Mapping[str, Tensor]):
-        super().__init__(forward)
-        self.stash, self.embeddings = stash, embeddings
+    def __init__(
+        self,
+        stage: Stage,
+        batches: Sequence[Batch],
+        stash: Stash,
+        weights: Mapping[str, nn.Parameter],
+    ):
+        super().__init__(replace(stage, layers=stash.layers), batches)
+        self.stash, self.weights = stash, weights
 
-    def _embeddings(self, part: str, x: Tensor) -> None:
-        weight = self.embeddings[part]
+    def _embedding_gradient(self, part: str, x: Tensor) -> None:
+        weight = self.weights[part]
         (grad,) = torch.autograd.grad(x, weight, self.dembedded[part])
         self.stash.add(weight, grad)
 
 
 @dataclass
 class Outstanding:
-    """Batches that have been forward, and the gradients of their top states."""
+    """Batches that have been forward; their flow has the gradients of their top states."""
 
-    backward: LateBackward
-    grads: list[Tensor]
-    plan: Schedule
-    costs: Costs
+    flow: LateFlow
+    shape: Shape
+    costs: UpdateCosts
 
 
 class DecoupledParallel(WavefrontParallel):
@@ -119,50 +127,35 @@ class DecoupledParallel(WavefrontParallel):
         weights = (parts.source_embedding.weight, parts.target_embedding.weight)
         self.embeddings = dict(zip((ENCODER, DECODER), weights))
 
-    def _simulated_seconds(self, plan: Schedule, batches: Sequence[Any]) -> float:
-        costs = self._costs(batches)
-        return merge(plan, plan, costs, costs).makespan
+    def _simulated(self, batches: Sequence[Any], late: Sequence[int]) -> Timeline:
+        shape, costs = self._shape(batches), self._update_costs(batches)
+        plan = decoupled(shape, shape, costs.seconds)
+        return simulate(plan.actions, costs, self.measured.link, self.stage.count)
 
     # Passes
 
-    def _wavefront(self, plan: Schedule, batches: list[wavefront.Batch]) -> list[Tensor]:
+    def _executor(self, batches: list[Batch]) -> Executor:
         if self.new_weights:
             self.stashes.reverse()
             self.stashes[0].load()
             self.new_weights = False
-        stash, costs = self.stashes[0], self._costs(batches)
-        before, self.outstanding = self.outstanding, None
-        merged = merge(
-            plan,
-            before.plan if before else None,
-            costs,
-            before.costs if before else costs,
-        )
-        self.ideal = merged.efficiency
-        forward = wavefront.Forward(replace(self.stage, layers=stash.layers), plan, batches)
+        flow = LateFlow(self.stage, batches, self.stashes[0], self.embeddings)
+        shape, costs = self._shape(batches), self._update_costs(batches)
+        before, self.outstanding = self.outstanding, Outstanding(flow, shape, costs)
+        if before is None:
+            return self._execute(decoupled(shape, None, costs.seconds), {0: flow})
 
-        def keep(grads: list[Tensor]) -> None:
-            backward = LateBackward(forward, stash, self.embeddings)
-            self.outstanding = Outstanding(backward, grads, plan, costs)
-            self._late_gradients()
-            self._start_reduce()
+        def cost(action: Action) -> float:
+            return (before.costs if action.update else costs).seconds(action)
 
-        both = Both(merged.program(self.stage.index), forward, before, keep)
-        anchor = torch.zeros(1, requires_grad=True)
-        return list(_Node.apply(anchor, both))
-
-    def _costs(self, batches: Sequence[Any]) -> Costs:
-        costs = self._update_costs(batches)
-        return Costs(
-            costs.forward, costs.backward, lambda stage: costs.head(stage) + costs.output(stage)
-        )
+        return self._execute(decoupled(shape, before.shape, cost), {0: flow, -1: before.flow})
 
     def drain(self) -> bool:
         """Run what is outstanding. True: there are gradients now, to be applied in a step."""
         if self.outstanding is None:
             return False
         last, self.outstanding = self.outstanding, None
-        last.backward.run(last.grads)
+        self._execute(outstanding(last.shape), {-1: last.flow}).finish()
         self.late = self.stashes[0].take()
         self._sum_over_replicas([])
         self._changing()
@@ -229,52 +222,3 @@ class DecoupledParallel(WavefrontParallel):
             else:  # weights of embedding and output at once, or several batches per update
                 p.grad += grad * ratio
         return alone
-
-
-class Both:
-    """A worker's part in an update: two passes at once, with its head in the middle."""
-
-    def __init__(
-        self,
-        program: list[Step],
-        forward: wavefront.Forward,
-        before: Outstanding | None,
-        keep: Callable[[list[Tensor]], None],
-    ):
-        self.forward, self.before, self.keep = forward, before, keep
-        head = next(i for i, step in enumerate(program) if step.wave == HEAD)
-        self.first, self.rest = program[:head], program[head + 1 :]
-
-    def until_head(self) -> list[Tensor]:
-        if self.before is not None:
-            self.before.backward.begin(self.before.grads)
-        self.forward.begin()
-        self._do(self.first)
-        return self.forward.end()
-
-    def after_head(self, grads: list[Tensor]) -> None:
-        self.keep(grads)
-        self._do(self.rest)
-        if self.before is not None:
-            self.before.backward.end()
-        with self.forward.stage.watch.span(SEND, "drain"):
-            self.forward.stage.lanes.drain()
-
-    def _do(self, steps: list[Step]) -> None:
-        for step in steps:
-            side = self.forward if step.wave == AHEAD else self.before.backward
-            side.do(step.event)
-
-
-class _Node(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, anchor: Tensor, both: Both) -> tuple[Tensor, ...]:
-        ctx.both = both
-        return tuple(both.until_head())
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, *grads: Tensor):
-        both, ctx.both = ctx.both, None
-        both.after_head(list(grads))
-        return None, None

@@ -12,7 +12,7 @@ from typing import Any
 
 from fairseq.models import ARCH_MODEL_REGISTRY
 
-from fairseq_hybrid.config import SYNCHRONOUS
+from fairseq_hybrid.config import AUTO, SLICED, SYNCHRONOUS, WHOLE
 from fairseq_hybrid.errors import UserError
 
 
@@ -28,6 +28,25 @@ def layer_ranges(layers: int, stages: int) -> list[range]:
 def stacked(depths: Sequence[int]) -> list[range]:
     """The layers of each stage, given how many it has."""
     return [range(end - depth, end) for end, depth in zip(accumulate(depths), depths)]
+
+
+ELEMENTWISE = ("adam", "sgd", "nag", "adagrad", "adadelta", "adamax")
+"""optimizers that treat every number alike, so that they can work on slices of a matrix"""
+
+
+def choose_head(cfg: Any) -> None:
+    """What ``--hybrid-head auto`` means here."""
+    dt = cfg.distributed_training
+    if str(dt.ddp_backend) in ("hybrid", "model_parallel") and dt.hybrid_head == AUTO:
+        dt.hybrid_head = WHOLE if _why_whole(cfg) else SLICED
+
+
+def _why_whole(cfg: Any) -> str | None:
+    """The flag that rules out slices."""
+    if cfg.optimizer._name not in ELEMENTWISE:
+        return f"--optimizer {cfg.optimizer._name}"
+    fp16 = cfg.common.fp16 and not cfg.common.memory_efficient_fp16
+    return "--fp16 without --memory-efficient-fp16" if fp16 else None
 
 
 def check(cfg: Any) -> None:
@@ -54,6 +73,12 @@ def check(cfg: Any) -> None:
     _check_layers(dt, cfg.model.encoder_layers)
     _check_schedule(cfg, backend)
     _check_precision(cfg, backend)
+    why_whole = _why_whole(cfg)
+    if dt.hybrid_head == SLICED and why_whole:
+        raise UserError(
+            f"--hybrid-head {SLICED} does not go with {why_whole}, which wants matrices in one "
+            f"piece: use --hybrid-head {WHOLE}, or leave it out"
+        )
     if cfg.optimization.use_bmuf or dt.zero_sharding != "none":
         flag = "--use-bmuf" if cfg.optimization.use_bmuf else f"--zero-sharding {dt.zero_sharding}"
         raise UserError(f"{flag} does not go with --ddp-backend {backend}: leave one of them out")

@@ -1,7 +1,8 @@
-"""Parameters that several stages use: gradients on their way to the owner, weights on theirs back.
+"""Parameters that several stages use: gradients on their way to the owners of slices, weights back.
 
-By messages, or, between CPU workers of one machine, through memory that they share: what would pass
-through a socket is then written once and read once, and the message only says that it is there.
+Between machines by messages; between CPU workers of one machine through memory that they share:
+what would pass through a socket is then written once and read once, and the message only says that
+it is there.
 
     user    gradients → its own place in the memory | ready →            | weights, read there
     owner                                           adds them up there | step | weights → | ready →
@@ -13,9 +14,9 @@ the others computed with the weights before.
 
 from __future__ import annotations
 
-import functools
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,24 +25,28 @@ from torch import Tensor, nn
 
 from fairseq_hybrid.backends import row_sets
 from fairseq_hybrid.backends.wavefront.ownership import Group, Ownership
-from fairseq_hybrid.comm.lanes import flatten
-from fairseq_hybrid.comm.stopwatch import SEND, WAIT
+from fairseq_hybrid.backends.wavefront.schedule import REDUCE, Action
+from fairseq_hybrid.comm.stopwatch import WAIT
 from fairseq_hybrid.comm.sums import shared_memory
+from fairseq_hybrid.comm.transport import Arrival, Transport, flatten
 from fairseq_hybrid.optim.rows import sparse_rows
 
 logger = logging.getLogger(__name__)
 
-Take = Callable[[], Iterable[Tensor]]
-"""gives the tensors to be sent, which their owner may not ask for"""
+
+@dataclass(frozen=True)
+class Slice:
+    """Rows of a parameter that one stage owns."""
+
+    parameter: nn.Parameter
+    rows: range
 
 
 class Shared:
-    """Parameters that several stages use, each of them owned by one.
+    """Parameters that several stages use.
 
-    The gradients are complete when the reverse wavefront begins (`start_reduce`, `finish_reduce`
-    after it), but for embeddings that are also output weights: those belong to stage 0, which adds
-    its share at the end. The weights are needed when the forward wavefront ends (`start_refresh` at
-    its beginning, `finish_refresh` after it).
+    The actions `REDUCE` and `REFRESH` of a schedule are posted here. The sums are complete after
+    `finish_reduce`, the weights after `finish_refresh`.
 
     Of a parameter with row-sparse gradients (`--criterion sampled_softmax`) only rows travel: those
     in `rows`, which all workers know, and after the update those in `changed`.
@@ -54,66 +59,142 @@ class Shared:
         watch: Any,
         *,
         share_memory: bool = True,
+        dtype: torch.dtype | None = None,
     ):
+        """`dtype`: what gradients are rounded to on their way."""
         self.ownership, self.group, self.watch = ownership, ownership.group, watch
-        self.by_owner: dict[int, list[nn.Parameter]] = {}
-        for p in ownership.names.values():
-            if len(users[p]) > 1:
-                self.by_owner.setdefault(ownership.owners[p], []).append(p)
+        stages = range(len(self.group.ranks))
+        shared = [p for p in ownership.names.values() if len(users[p]) > 1]
+        self.slices = {
+            owner: [Slice(p, ownership.rows[p][owner]) for p in shared if ownership.rows[p][owner]]
+            for owner in stages
+        }
+        self.owners = tuple(owner for owner in stages if self.slices[owner])
+        self.users = tuple(stages) if shared else ()
         # Of its own: nccl runs the messages of a group one after the other.
         handle = dist.new_subgroups_by_enumeration(all_groups(self.group.ranks))[0]
-        self.way = connect(self.group, handle, self.by_owner, share_memory)
-        self.under_way: list[tuple[int, Transfer]] = []
+        self.channel = connect(self.group, handle, self.slices, share_memory, dtype)
+        self.accumulating = False
+        """whether gradients stay where they are (--update-freq)"""
+        self.gradients: list[Arrival] = []
+        self.weights: list[tuple[int, Arrival]] = []
         self.stale = False
+        """whether an update has been made that the others have not heard of"""
+        self.noted: dict[nn.Parameter, list[Tensor]] = {}
+        """rows that get a gradient in this update, of parameters of which not all do"""
         self.rows: dict[nn.Parameter, Tensor] = {}
         self.changed: dict[nn.Parameter, Tensor] = {}
-        self.bytes_sent = 0
 
-    def start_reduce(self, rows: Mapping[nn.Parameter, Tensor]) -> None:
-        self.rows = {p: rows[p] for params in self.by_owner.values() for p in params if p in rows}
-        with self.watch.span(SEND, "start summing shared gradients"):
-            for owner, params in self.by_owner.items():
-                shapes = [self._shape(p, self.rows) for p in params]
-                take = functools.partial(map, self._take_gradient, params)
-                sum_ = self.way.gather(owner, shapes, take)
-                self.under_way.append((owner, sum_))
-                if owner != self.group.stage:
-                    self.bytes_sent += sum_.bytes
+    @property
+    def bytes_sent(self) -> int:
+        return self.channel.bytes_sent
 
-    @staticmethod
-    def _shape(p: nn.Parameter, rows: Mapping[nn.Parameter, Tensor]) -> torch.Size:
-        """Of what travels of it."""
-        return torch.Size((rows[p].numel(), *p.shape[1:])) if p in rows else p.shape
+    def open(self, device: torch.device) -> None:
+        self.channel.transport.open(device)
 
-    def _take_gradient(self, p: nn.Parameter) -> Tensor:
-        """What is sent of it; what is left is the owner's alone."""
-        grad, p.grad = p.grad, None
-        if p in self.rows:
-            if grad is None:
-                return p.new_zeros(self.rows[p].numel(), *p.shape[1:])
-            block, p.grad = row_sets.split_off(grad, self.rows[p])
-            return block
-        return torch.zeros_like(p) if grad is None else grad
+    def post(self, actions: Sequence[Action]) -> None:
+        """Both ends' part in transfers that stand together in a schedule."""
+        mine = self.group.stage
+        for action in actions:
+            if action.op == REDUCE:
+                if self.accumulating:
+                    continue
+                if action.stage == mine:
+                    pieces = [self._gradient(piece) for piece in self.slices[action.peer]]
+                    self.channel.send_gradients(pieces, action.peer)
+                else:
+                    size = sum(self._size(piece, self.rows) for piece in self.slices[mine])
+                    self.gradients.append(self.channel.receive_gradients(size, action.stage))
+            elif self.stale:
+                if action.stage == mine:
+                    pieces = [self._weights(piece) for piece in self.slices[mine]]
+                    self.channel.send_weights(pieces, action.peer)
+                else:
+                    owner = action.stage
+                    size = sum(self._size(piece, self.changed) for piece in self.slices[owner])
+                    self.weights.append((owner, self.channel.receive_weights(size, owner)))
+
+    # Gradients
+
+    def note_rows(self, p: nn.Parameter, rows: Tensor) -> None:
+        """The same on all workers: these rows get a gradient, the others do not."""
+        self.noted.setdefault(p, []).append(rows)
+
+    def begin_reduce(self) -> None:
+        """Before the first `REDUCE` of an update."""
+        if self.accumulating:
+            return
+        noted, self.noted = self.noted, {}
+        known = {piece.parameter for pieces in self.slices.values() for piece in pieces}
+        self.rows = {p: torch.cat(sets).unique() for p, sets in noted.items() if p in known}
+
+    def _within(self, piece: Slice, rows: Tensor) -> slice:
+        """The part of some ascending rows that lies in a slice."""
+        ends = torch.tensor([piece.rows.start, piece.rows.stop], device=rows.device)
+        return slice(*torch.searchsorted(rows, ends).tolist())
+
+    def _size(self, piece: Slice, rows: Mapping[nn.Parameter, Tensor]) -> int:
+        """Numbers that travel of a slice, whole or some rows."""
+        p, count = piece.parameter, len(piece.rows)
+        if p in rows:
+            within = self._within(piece, rows[p])
+            count = within.stop - within.start
+        return count * (p.numel() // p.size(0))
+
+    def _gradient(self, piece: Slice) -> Tensor:
+        """This worker's, of the rows of a slice."""
+        p = piece.parameter
+        if p not in self.rows:
+            rows = slice(piece.rows.start, piece.rows.stop)
+            return torch.zeros_like(p[rows]) if p.grad is None else p.grad[rows]
+        rows = self.rows[p][self._within(piece, self.rows[p])]
+        if p.grad is None:
+            return p.new_zeros(rows.numel(), *p.shape[1:])
+        return row_sets.split_off(p.grad, rows)[0]
 
     def finish_reduce(self) -> None:
-        for owner, sum_ in self._arrived("shared gradients"):
-            if owner != self.group.stage:
-                continue
-            for p, grad in self._pieces(sum_.flat, owner, self.rows):
-                if p in self.rows:
-                    grad = sparse_rows(self.rows[p], grad, p)
-                if p.grad is not None:  # its own, or what came late
-                    p.grad += grad
-                else:
-                    p.grad = grad.clone() if sum_.lent else grad
+        """Leave the sums in the slices, and no gradient of what others own."""
+        received = []
+        for arrival in self.gradients:
+            with self.watch.span(WAIT, "wait for shared gradients"):
+                arrival.wait()
+            received.append(arrival.into)
+        place = 0
+        for piece in self.slices[self.group.stage]:
+            size = self._size(piece, self.rows)
+            theirs = [flat[place : place + size] for flat in received]
+            place += size
+            self._add(piece, theirs)
+        for pieces in self.slices.values():
+            for piece in pieces:
+                if self.ownership.mine.get(piece.parameter) is not piece.parameter:
+                    piece.parameter.grad = None
+        self.gradients.clear()
+        self.channel.drain()
         self.stale = True
 
-    def _pieces(self, flat: Tensor, owner: int, rows: Mapping[nn.Parameter, Tensor]):
-        """The parameters of an owner and their parts of what was sent, whole or some rows."""
-        for p in self.by_owner[owner]:
-            shape = self._shape(p, rows)
-            yield p, flat[: shape.numel()].view(shape)
-            flat = flat[shape.numel() :]
+    def _add(self, piece: Slice, theirs: Sequence[Tensor]) -> None:
+        p, target = piece.parameter, self.ownership.mine[piece.parameter]
+        if p not in self.rows:
+            total = self._gradient(piece)
+            if target is not p:
+                total = total.clone()
+            for flat in theirs:
+                total += flat.view_as(total)
+            target.grad = total
+            return
+        rows = self.rows[p][self._within(piece, self.rows[p])]
+        own, rest = None, None
+        if p.grad is not None:
+            own, rest = row_sets.split_off(p.grad, rows)
+        total = p.new_zeros(rows.numel(), *p.shape[1:]) if own is None else own
+        for flat in theirs:
+            total += flat.view_as(total)
+        target.grad = sparse_rows(rows - piece.rows.start, total, target)
+        if target is p and rest is not None:  # rows that only this worker has
+            target.grad = target.grad + rest
+
+    # Weights
 
     def tell_changed(self) -> None:
         """After an update's gradients are complete: which rows of them there are."""
@@ -122,151 +203,164 @@ class Shared:
         none = torch.empty(0, dtype=torch.long)
         sets = []
         for p in self.rows:
-            mine = self.ownership.owners[p] == self.group.stage
-            sets.append((p.grad.indices()[0].cpu() if mine else none, p.size(0)))
+            target = self.ownership.mine.get(p)
+            mine = none
+            if target is not None:
+                first = self.ownership.rows[p][self.group.stage].start
+                mine = target.grad.indices()[0].cpu() + first
+            sets.append((mine, p.size(0)))
         unions, _ = row_sets.union(sets, self.group.meta)
         self.changed = {p: rows.to(p.device) for p, rows in zip(self.rows, unions)}
 
-    def start_refresh(self) -> None:
-        """Send the weights of the last update to where they are needed."""
-        if not (self.stale and self.ownership.dirty):
-            return
-        changed = self.changed
-        with self.watch.span(SEND, "start refreshing shared weights"):
-            for owner, params in self.by_owner.items():
-                new = [p.detach()[changed[p]] if p in changed else p.detach() for p in params]
-                transfer = self.way.spread(owner, new)
-                self.under_way.append((owner, transfer))
-                if owner == self.group.stage:
-                    self.bytes_sent += transfer.bytes * (len(self.group.ranks) - 1)
-        self.stale = False
+    def begin_refresh(self) -> None:
+        """Before the `REFRESH`es of an update: are there new weights?"""
+        self.stale = self.stale and self.ownership.dirty
+        self.channel.begin_weights()
+
+    def _weights(self, piece: Slice) -> Tensor:
+        p = piece.parameter.detach()
+        if piece.parameter not in self.changed:
+            return p[piece.rows.start : piece.rows.stop]
+        changed = self.changed[piece.parameter]
+        return p[changed[self._within(piece, changed)]]
 
     @torch.no_grad()
     def finish_refresh(self) -> None:
-        for owner, transfer in self._arrived("shared weights"):
-            if owner != self.group.stage:
-                for p, new in self._pieces(transfer.flat, owner, self.changed):
-                    if p in self.changed:
-                        p.index_copy_(0, self.changed[p], new)
-                    else:
-                        p.copy_(new)
+        for owner, arrival in self.weights:
+            with self.watch.span(WAIT, "wait for shared weights"):
+                arrival.wait()
+            place = 0
+            for piece in self.slices[owner]:
+                size = self._size(piece, self.changed)
+                self._put(piece, arrival.into[place : place + size])
+                place += size
+        self.weights.clear()
+        self.stale = False
 
-    def _arrived(self, what: str):
-        under_way, self.under_way = self.under_way, []
-        for owner, transfer in under_way:
-            with self.watch.span(WAIT, f"wait for {what}"):
-                transfer.wait()
-                yield owner, transfer
-
-
-class Transfer:
-    """Something on its way: after `wait` it is in `flat`, at the one or those who get it.
-
-    `more` is to be added to it. `lent`: somebody else will write there in the next update.
-    """
-
-    def __init__(
-        self, flat: Tensor, works: Sequence[Any], more: Sequence[Tensor] = (), lent: bool = False
-    ):
-        self.flat, self.works, self.more, self.lent = flat, works, more, lent
-
-    @property
-    def bytes(self) -> int:
-        return self.flat.numel() * self.flat.element_size()
-
-    def wait(self) -> None:
-        for work in self.works:
-            work.wait()
-        for part in self.more:
-            self.flat += part
+    def _put(self, piece: Slice, new: Tensor) -> None:
+        p = piece.parameter
+        if p in self.changed:
+            rows = self.changed[p][self._within(piece, self.changed[p])]
+            p.index_copy_(0, rows, new.view(-1, *p.shape[1:]))
+        else:
+            mine = p[piece.rows.start : piece.rows.stop]
+            mine.copy_(new.view_as(mine))
 
 
 class Messages:
-    """gloo's own reduce sends more than twice the tensor and takes three times as long as sending
-    it, so with gloo everyone just sends, and the owner gets the sum of what the others have."""
+    """Slices as messages, gradients rounded to `transport.dtype`; they are added up as `like`."""
 
-    def __init__(self, group: Group, handle: Any, like: Tensor):
-        self.group, self.handle, self.like = group, handle, like
+    def __init__(self, transport: Transport, like: Tensor):
+        self.transport, self.like, self.bytes_sent = transport, like, 0
 
-    def gather(self, owner: int, shapes: Sequence[torch.Size], take: Take) -> Transfer:
-        """Sum of what the workers `take`; with gloo, of what all but the owner do."""
-        rank, handle = self.group.ranks[owner], self.handle
-        if dist.get_backend(handle) != "gloo":
-            flat = flatten(list(take()))
-            return Transfer(flat, [dist.reduce(flat, rank, group=handle, async_op=True)])
-        if self.group.stage != owner:
-            flat = flatten(list(take()))
-            return Transfer(flat, [dist.isend(flat, rank, group=handle, tag=owner)])
-        # What comes is added to its own gradients, which may not be complete yet.
-        size = sum(map(torch.Size.numel, shapes))
-        others = [r for r in self.group.ranks if r != rank]
-        parts = [self.like.new_empty(size) for _ in others]
-        works = [dist.irecv(part, r, group=handle, tag=owner) for part, r in zip(parts, others)]
-        return Transfer(parts[0], works, parts[1:])
+    def send_gradients(self, pieces: Sequence[Tensor], owner: int) -> None:
+        flat = flatten(list(pieces))
+        self.bytes_sent += flat.numel() * self.transport.on_the_way(flat).itemsize
+        self.transport.exchange([(flat, None, owner)])
 
-    def spread(self, owner: int, tensors: Sequence[Tensor]) -> Transfer:
-        """What the owner has of them."""
-        flat = flatten(list(tensors))
-        rank = self.group.ranks[owner]
-        return Transfer(flat, [dist.broadcast(flat, rank, group=self.handle, async_op=True)])
+    def receive_gradients(self, size: int, user: int) -> Arrival:
+        return self._receive(size, user)
+
+    def send_weights(self, pieces: Sequence[Tensor], user: int) -> None:
+        flat = flatten(list(pieces))
+        self.bytes_sent += flat.numel() * flat.element_size()
+        self.transport.exchange([(flat, None, user)], exact=True)
+
+    def receive_weights(self, size: int, owner: int) -> Arrival:
+        return self._receive(size, owner, exact=True)
+
+    def _receive(self, size: int, peer: int, exact: bool = False) -> Arrival:
+        into = self.like.new_empty(size)
+        (arrival,) = self.transport.exchange([(None, into, peer)], exact=exact)
+        assert arrival is not None
+        return arrival
+
+    def begin_weights(self) -> None:
+        """Of a new update."""
+
+    def drain(self) -> None:
+        self.transport.drain()
 
 
 class Memory(Messages):
-    """For each owner as many numbers as its parameters have, at each worker's place."""
+    """For each worker as many numbers as there are in all slices, and once more for the weights;
+    the message is a word."""
 
-    def __init__(self, *args: Any, places: Mapping[int, Tensor]):
-        super().__init__(*args)
-        self.places = places
-        """owner → worker → what it writes; the owner writes the weights"""
+    def __init__(
+        self, transport: Transport, like: Tensor, memory: Tensor, first: Mapping[int, int], me: int
+    ):
+        """`first`: where the slices of each owner begin."""
+        super().__init__(transport, like)
+        workers = len(transport.ranks)
+        self.gradients, self.first, self.me = memory.view(workers + 1, -1), first, me
+        self.weights = self.gradients[workers]
+        self.written = False
 
-    def gather(self, owner: int, shapes: Sequence[torch.Size], take: Take) -> Transfer:
-        rank, stage, word = self.group.ranks[owner], self.group.stage, torch.zeros(1)
-        size = sum(map(torch.Size.numel, shapes))
-        places = self.places[owner][:, :size]
-        if stage != owner:
-            _write(places[stage], take())
-            return Transfer(places[stage], [dist.isend(word, rank, group=self.handle, tag=owner)])
-        others = [s for s in range(len(self.group.ranks)) if s != owner]
-        works = [
-            dist.irecv(torch.zeros(1), self.group.ranks[s], group=self.handle, tag=owner)
-            for s in others
-        ]
-        first, *more = (places[s] for s in others)
-        return Transfer(first, works, more, lent=True)
+    def send_gradients(self, pieces: Sequence[Tensor], owner: int) -> None:
+        self.bytes_sent += _write(self.gradients[self.me, self.first[owner] :], pieces)
+        self._say(owner)
 
-    def spread(self, owner: int, tensors: Sequence[Tensor]) -> Transfer:
-        flat = self.places[owner][owner, : sum(t.numel() for t in tensors)]
-        if owner == self.group.stage:
-            _write(flat, tensors)
-        rank, word = self.group.ranks[owner], torch.zeros(1)
-        return Transfer(flat, [dist.broadcast(word, rank, group=self.handle, async_op=True)])
+    def receive_gradients(self, size: int, user: int) -> Arrival:
+        return self._hear(self.gradients[user, self.first[self.me] :][:size], user)
+
+    def begin_weights(self) -> None:
+        self.written = False
+
+    def send_weights(self, pieces: Sequence[Tensor], user: int) -> None:
+        place = self.weights[self.first[self.me] :]
+        size = sum(piece.numel() for piece in pieces)
+        if not self.written:
+            _write(place, pieces)
+            self.written = True
+        self.bytes_sent += size * self.like.element_size()
+        self._say(user)
+
+    def receive_weights(self, size: int, owner: int) -> Arrival:
+        return self._hear(self.weights[self.first[owner] :][:size], owner)
+
+    def _say(self, peer: int) -> None:
+        self.transport.exchange([(torch.zeros(1), None, peer)], exact=True)
+
+    def _hear(self, place: Tensor, peer: int) -> Arrival:
+        (word,) = self.transport.exchange([(None, torch.zeros(1), peer)], exact=True)
+        assert word is not None
+        return Arrival(word, place, place)
 
 
-def _write(place: Tensor, tensors: Iterable[Tensor]) -> None:
+def _write(place: Tensor, tensors: Sequence[Tensor]) -> int:
+    """Returns the bytes."""
+    size = 0
     for tensor in tensors:
         place[: tensor.numel()].view(tensor.shape).copy_(tensor)
         place = place[tensor.numel() :]
+        size += tensor.numel() * tensor.element_size()
+    return size
 
 
 def connect(
-    group: Group, handle: Any, by_owner: Mapping[int, Sequence[nn.Parameter]], share: bool
-) -> Messages | None:
-    """How the parameters of each owner travel; memory where all workers of a group can have it."""
-    params = [p for theirs in by_owner.values() for p in theirs]
+    group: Group,
+    handle: Any,
+    slices: Mapping[int, Sequence[Slice]],
+    share: bool,
+    dtype: torch.dtype | None,
+) -> Messages:
+    """How slices travel: through memory where all workers of a group can have it."""
+    params = list({piece.parameter: None for pieces in slices.values() for piece in pieces})
+    transport = Transport(group.ranks, handle, dtype)
     if not params:
-        return None
-    sizes = {owner: sum(p.numel() for p in theirs) for owner, theirs in by_owner.items()}
-    workers, like = len(group.ranks), params[0].detach()
-    memory = None
-    if share and dist.get_backend(handle) == "gloo":
-        memory = shared_memory(handle, sum(sizes.values()) * workers * like.element_size(), params)
+        return Messages(transport, torch.zeros(0))
+    first, size = {}, 0
+    for owner, pieces in slices.items():
+        first[owner] = size
+        size += sum(len(s.rows) * (s.parameter.numel() // s.parameter.size(0)) for s in pieces)
+    like, workers, memory = params[0].detach(), len(group.ranks), None
+    if share and dtype is None and dist.get_backend(handle) == "gloo":
+        memory = shared_memory(handle, size * (workers + 1) * like.element_size(), params)
     way = "by messages" if memory is None else "through memory that the workers share"
     logger.info(f"gradients and weights of attention and softmax go {way}")
     if memory is None:
-        return Messages(group, handle, like)
-    blocks = memory.view(like.dtype).split([size * workers for size in sizes.values()])
-    places = {owner: block.view(workers, -1) for owner, block in zip(sizes, blocks)}
-    return Memory(group, handle, like, places=places)
+        return Messages(transport, like)
+    return Memory(transport, like, memory.view(like.dtype), first, group.stage)
 
 
 def all_groups(ranks: list[int]) -> list[list[int]]:

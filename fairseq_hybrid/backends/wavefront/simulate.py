@@ -1,135 +1,222 @@
-"""A synchronous update of all workers as one list of actions, and how long it would take.
+"""How long a schedule takes: a clock that runs over the list that the executor runs.
 
-The list is what the executor does, in an order in which it could be done: forward units, heads, the
-gradients of the output weights where they come early, backward units, the gradients of the layers'
-weights, those of the output weights where they come late. `simulate` runs a clock over it:
+    simulate(synchronous(shape).actions, costs).seconds, .idle, .spans
 
-    print(text(synchronous(schedule.wavefront(2, [(2, 1), (1, 1)], [0, 1]), late={1})))
-    simulate(actions, costs).seconds, .idle
+Every worker goes through its program. A computation begins when the worker is free and what it
+needs has arrived; a message leaves when its sender comes to it. Messages of units go one after the
+other through the links of both ends. Gradients and weights of slices, which are large and not
+urgent, have a link to themselves but for the units' bytes that pass it meanwhile.
 
-The length of chunks is chosen by it, and `ideal` in the log is the share of time in which it lets
-the workers compute. Costs are numbers in any unit, the same on all workers, so that all of them
-choose the same and a training can be repeated.
+The length of chunks and what comes late are chosen by it, the planner plans by it, and `ideal` in
+the log is the share of time in which it lets the workers compute.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
 
-from fairseq_hybrid.backends.wavefront.schedule import STATE, TOP, UP, Event, Run, Schedule, Unit
+from fairseq_hybrid.backends.wavefront.schedule import (
+    BACKWARD,
+    D_STATE,
+    D_TOP,
+    D_UP,
+    FORWARD,
+    HEAD,
+    REDUCE,
+    REFRESH,
+    SEND,
+    STATE,
+    STEP,
+    TOP,
+    TRANSFERS,
+    UP,
+    Action,
+)
 
-FORWARD, HEAD, BACKWARD, SEND = "forward", "head", "backward", "send"
-WEIGHT_GRAD, OUTPUT_GRAD = "weight gradients", "output weights' gradient"
+WAIT = "wait"
+COLLECTIVE = "collective"
+"""an action of ours beside those of schedule.py: all stages with one `kind` do it together"""
 
-
-class Action(NamedTuple):
-    op: str
-    stage: int
-    """who computes, or sends"""
-    unit: Unit | None = None
-    peer: int | None = None
-    """who receives"""
-    kind: str = ""
-    """of a message: `UP`, `TOP`, `STATE`, in either direction"""
-
-
-@dataclass(frozen=True)
-class UpdateCosts:
-    """What each action takes, by stage (and unit)."""
-
-    forward: Callable[[int, Unit], float]
-    backward: Callable[[int, Unit], float]
-    """gradients of inputs and states, and of weights if they don't come later"""
-    weights: Callable[[int], float]
-    """of all batches"""
-    head: Callable[[int], float]
-    """attention, softmax and loss, there and back, but for the output weights' gradient"""
-    output: Callable[[int], float]
-
-    def of(self, action: Action) -> float:
-        if action.op in (FORWARD, BACKWARD):
-            of_unit = self.forward if action.op == FORWARD else self.backward
-            return of_unit(action.stage, action.unit)
-        of_stage = {HEAD: self.head, WEIGHT_GRAD: self.weights, OUTPUT_GRAD: self.output}
-        return of_stage[action.op](action.stage) if action.op in of_stage else 0.0
+AWAITED_BY = {
+    UP: FORWARD, D_UP: BACKWARD, D_TOP: BACKWARD, D_STATE: BACKWARD, TOP: HEAD, STATE: HEAD,
+    REFRESH: HEAD, REDUCE: STEP,
+}  # fmt: skip
 
 
-@dataclass(frozen=True)
-class SimulatedUpdate:
+class Costs(Protocol):
+    def seconds(self, action: Action) -> float:
+        """That a computation takes its worker, in any unit; of a transfer, at either end."""
+
+    def size(self, action: Action) -> float:
+        """Bytes of a transfer; in a collective, of each of its workers."""
+
+
+class Link(NamedTuple):
+    """What lies between two workers: seconds until a byte is there, bytes per second."""
+
+    latency: float = 0.0
+    bandwidth: float = float("inf")
+
+
+NO_DELAY = Link()
+
+
+class Span(NamedTuple):
+    worker: int
+    kind: str
+    """an action's op, or `WAIT`"""
+    name: str
+    begin: float
+    end: float
+
+
+@dataclass
+class Timeline:
+    workers: int
+    spans: list[Span]
     seconds: float
     """from the first action to the last"""
-    busy: tuple[float, ...]
-    """of each stage"""
+    sent: list[float]
+    """bytes, by worker"""
+    received: list[float]
+
+    def spent(self, worker: int, kind: str) -> float:
+        return sum(s.end - s.begin for s in self.spans if (s.worker, s.kind) == (worker, kind))
+
+    def idle_share(self, worker: int) -> float:
+        """Of the time, in which it waits or is done, 0 to 1."""
+        if not self.seconds:
+            return 0.0
+        mine = (s for s in self.spans if s.worker == worker and s.kind != WAIT)
+        return 1 - sum(s.end - s.begin for s in mine) / self.seconds
 
     @property
-    def idle(self) -> tuple[float, ...]:
-        """Share of the time that each stage waits, 0 to 1."""
-        return tuple(1 - busy / self.seconds if self.seconds else 0.0 for busy in self.busy)
-
-    @property
-    def efficiency(self) -> float:
-        return 1 - sum(self.idle) / len(self.idle)
+    def idle(self) -> float:
+        """The same of all workers."""
+        return sum(map(self.idle_share, range(self.workers))) / self.workers
 
 
-def synchronous(plan: Schedule, late: Collection[int] = ()) -> list[Action]:
-    """The update whose forward pass is `plan`; `late`: the stages that leave the output weights'
-    gradient until their units are done."""
-    stages, back = range(plan.stages), plan.reverse()
-    actions = [_action(event, FORWARD) for event in plan.events]
-    actions += [Action(HEAD, stage) for stage in stages]
-    # What heads send lies ready: it goes ahead of everything.
-    ready = [e for e in back.events if not isinstance(e, Run) and e.kind != UP]
-    actions += [_action(event, BACKWARD) for event in ready]
-    actions += [Action(OUTPUT_GRAD, stage) for stage in stages if stage not in late]
-    rest = (e for e in back.events if isinstance(e, Run) or e.kind == UP)
-    actions += [_action(event, BACKWARD) for event in rest]
-    actions += [Action(WEIGHT_GRAD, stage) for stage in stages]
-    return actions + [Action(OUTPUT_GRAD, stage) for stage in stages if stage in late]
-
-
-def _action(event: Event, op: str) -> Action:
-    if isinstance(event, Run):
-        return Action(op, event.stage, event.unit)
-    return Action(SEND, event.source, event.unit, event.target, event.kind)
-
-
-def simulate(actions: Sequence[Action], costs: UpdateCosts, delay: float = 0.0) -> SimulatedUpdate:
-    """All workers go through their actions in this order; a message takes `delay`, and waits for
-    nobody."""
-    stages = 1 + max(action.stage for action in actions)
-    free, busy = [0.0] * stages, [0.0] * stages
-    arrived: dict[tuple[int, Unit | None], float] = {}
-    """(stage, unit) → when all that it needs is there; no unit: what a head needs"""
-    turned = False
+def simulate(
+    actions: Sequence[Action], costs: Costs, link: Link = NO_DELAY, workers: int | None = None
+) -> Timeline:
+    """`workers`: how many there are, if the last ones may have no action."""
+    count = 1 + max((max(a.stage, a.peer or 0) for a in actions), default=-1)
+    clock = _Clock(max(count, workers or 1), costs, link)
     for action in actions:
+        clock.do(action)
+    clock.do_collectives()
+    return Timeline(len(clock.free), clock.spans, max(clock.free), clock.sent, clock.received)
+
+
+class _Bulk(NamedTuple):
+    """A large message on its way."""
+
+    begin: float
+    bytes: float
+    """with those before it in the queues of both ends"""
+    source: int
+    target: int
+    passed: float
+    """bytes of units that had passed both links when it began"""
+
+
+@dataclass
+class _Clock:
+    workers: int
+    costs: Costs
+    link: Link
+    spans: list[Span] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        def zeros() -> list[float]:
+            return [0.0] * self.workers
+
+        self.free, self.sent, self.received = zeros(), zeros(), zeros()
+        self.out_free, self.in_free = zeros(), zeros()
+        """when a link's last message of a unit has passed"""
+        self.unit_bytes = zeros()
+        self.bulk_out, self.bulk_in = zeros(), zeros()
+        """bytes of slices that wait for a link, since the last time that one was awaited"""
+        self.arrived: dict[Hashable, float] = {}
+        self.bulk: dict[Hashable, list[_Bulk]] = {}
+        self.together: dict[str, list[Action]] = {}
+
+    def do(self, action: Action) -> None:
+        if action.op == COLLECTIVE:
+            self.together.setdefault(action.kind, []).append(action)
+            return
+        self.do_collectives()
+        if action.op in TRANSFERS:
+            self._transfer(action)
+        else:
+            self._compute(action)
+
+    def _transfer(self, action: Action) -> None:
+        source, target, size = action.stage, action.peer, self.costs.size(action)
+        assert target is not None
+        self.sent[source] += size
+        self.received[target] += size
+        busy = self.costs.seconds(action)
+        for end in (source, target) if busy else ():
+            self._spend(end, action, busy)
+        begin = self.free[source]
+        if action.op == SEND:
+            begin = max(begin, self.out_free[source], self.in_free[target])
+            end = begin + size / self.link.bandwidth
+            self.out_free[source] = self.in_free[target] = end
+            self.unit_bytes[source] += size
+            self.unit_bytes[target] += size
+            key = target, AWAITED_BY[action.kind], action.update, self._unit(action)
+            self.arrived[key] = max(self.arrived.get(key, 0.0), end + self.link.latency)
+            return
+        self.bulk_out[source] += size
+        self.bulk_in[target] += size
+        queued = max(self.bulk_out[source], self.bulk_in[target])
+        passed = self.unit_bytes[source] + self.unit_bytes[target]
+        key = target, AWAITED_BY[action.op]
+        self.bulk.setdefault(key, []).append(_Bulk(begin, queued, source, target, passed))
+
+    @staticmethod
+    def _unit(action: Action) -> object:
+        return None if action.kind in (TOP, STATE) else action.unit
+
+    def _compute(self, action: Action) -> None:
         stage = action.stage
-        turned = turned or action.op == HEAD
-        if action.op == SEND:
-            for_head = not turned and action.kind in (TOP, STATE)
-            place = action.peer, None if for_head else action.unit
-            arrived[place] = max(arrived.get(place, 0.0), free[stage] + delay)
-            continue
-        needed = arrived.pop((stage, action.unit), 0.0)
-        seconds = costs.of(action)
-        free[stage] = max(free[stage], needed) + seconds
-        busy[stage] += seconds
-    return SimulatedUpdate(max(free), tuple(busy))
+        key = stage, action.op, action.update, action.unit
+        ready = self.arrived.pop(key, 0.0)
+        for message in self.bulk.pop((stage, action.op), ()):
+            passed = self.unit_bytes[message.source] + self.unit_bytes[message.target]
+            size = message.bytes + (passed - message.passed) / 2
+            ready = max(ready, message.begin + size / self.link.bandwidth + self.link.latency)
+            self.bulk_in[stage] = self.bulk_out[message.source] = 0.0
+        self._wait(stage, ready)
+        self._spend(stage, action, self.costs.seconds(action))
+
+    def do_collectives(self) -> None:
+        """Who is in one waits for the others."""
+        for members in self.together.values():
+            ready = max(self.free[action.stage] for action in members)
+            for action in members:
+                self._wait(action.stage, ready)
+                self._spend(action.stage, action, self.costs.seconds(action))
+                self.sent[action.stage] += self.costs.size(action)
+                self.received[action.stage] += self.costs.size(action)
+        self.together.clear()
+
+    def _wait(self, worker: int, until: float) -> None:
+        if until > self.free[worker]:
+            self.spans.append(Span(worker, WAIT, WAIT, self.free[worker], until))
+            self.free[worker] = until
+
+    def _spend(self, worker: int, action: Action, seconds: float) -> None:
+        begin = self.free[worker]
+        self.free[worker] = begin + seconds
+        if seconds:
+            self.spans.append(Span(worker, action.op, name(action), begin, begin + seconds))
 
 
-def text(actions: Sequence[Action]) -> str:
-    """A line for each worker: what it does, in order."""
-    lines = (" ".join(_words(actions, s)) for s in range(1 + max(a.stage for a in actions)))
-    return "\n".join(f"{stage}: {line}" for stage, line in enumerate(lines))
-
-
-def _words(actions: Sequence[Action], stage: int) -> Iterator[str]:
-    signs = {FORWARD: "F", BACKWARD: "B", HEAD: "H", WEIGHT_GRAD: "W", OUTPUT_GRAD: "O"}
-    for action in actions:
-        unit = action.unit and f"{action.unit.batch}{action.unit.part[0]}{action.unit.chunk}"
-        if action.op == SEND:
-            if stage == action.stage:
-                yield f"{action.kind}:{unit}>{action.peer}"
-        elif stage == action.stage:
-            yield signs[action.op] + (unit or "")
+def name(action: Action) -> str:
+    unit = action.unit
+    return action.kind or action.op if unit is None else f"{unit.part} {unit.batch}.{unit.chunk}"
