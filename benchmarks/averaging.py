@@ -204,7 +204,7 @@ def parse() -> argparse.Namespace:
         help="with wiki.train.tokens (default: the variable WIKITEXT2)")  # fmt: skip
     add("--cache", type=Path, help="keep the prepared text here (default: nowhere)")
     options = parser.parse_args()
-    crew.check_options(parser, options)
+    crew.validate_options(parser, options)
     options.bucket_cap_mb = BUCKET_MB  # for the result
     if options.interval < 1 or options.updates % options.interval:
         parser.error(

@@ -43,7 +43,7 @@ def calibrate(rank: int, world: int, host: str, port: int = PORT, seconds: float
     torch.set_num_threads(1)
     sgemm_rate(seconds=0.0)  # makes pages
     with contextlib.ExitStack() as stack:
-        peers = [stack.enter_context(peer) for peer in meet(rank, world, host, port)]
+        peers = [stack.enter_context(peer) for peer in connect_all(rank, world, host, port)]
         if rank:
             wait(peers[0])
             tell(peers[0])
@@ -69,7 +69,7 @@ def calibrate(rank: int, world: int, host: str, port: int = PORT, seconds: float
     }
 
 
-def meet(rank: int, world: int, host: str, port: int) -> list[socket.socket]:
+def connect_all(rank: int, world: int, host: str, port: int) -> list[socket.socket]:
     """Worker 0's connections to the others; theirs to worker 0."""
     if rank == 0:
         with socket.create_server((host, port), backlog=world) as server:

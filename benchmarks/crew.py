@@ -92,7 +92,7 @@ class Crew:
         self.systems, self.kind, self.options, self.devices = systems, kind, options, on
         self.members: list[Member] = []
         self.stores: dict[str, Any] = {}
-        self.meetings = 0
+        self.rendezvous_made = 0
 
     def of(self, name: str) -> list[Member]:
         return [member for member in self.members if member.name == name]
@@ -122,8 +122,8 @@ class Crew:
             return values
         values["WORLD_SIZE"] = str(system.workers(self.options))
         if self.devices.emulated:  # worker 0 has the store; a port that is not waiting to be free
-            self.meetings += 1
-            port = 20000 + self.meetings % 10000
+            self.rendezvous_made += 1
+            port = 20000 + self.rendezvous_made % 10000
             return {**values, "MASTER_ADDR": devices.FIRST_HOST, "MASTER_PORT": str(port)}
         store = self.stores[name] = rendezvous.loopback_store(0)
         return {
@@ -339,7 +339,7 @@ def add_devices(parser: argparse.ArgumentParser) -> None:
         "rate of its link (250mbit, or none); benchmarks/devices.sh says more")  # fmt: skip
 
 
-def check_options(parser: argparse.ArgumentParser, options) -> None:
+def validate_options(parser: argparse.ArgumentParser, options) -> None:
     for name in ("rounds", "updates"):
         if getattr(options, name) < 1:
             parser.error(f"--{name} {getattr(options, name)}: give 1 or more")

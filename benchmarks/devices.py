@@ -72,25 +72,25 @@ class Devices:
         try:
             for words, env in commands:
                 self.started.append(subprocess.Popen(words, env=env, stdin=subprocess.DEVNULL))
-            self._meet(count)
+            self._accept_starters(count)
         except BaseException:
             self.stop()
             raise
 
-    def _meet(self, count: int) -> None:
+    def _accept_starters(self, count: int) -> None:
         """Wait for all starters; if one ends instead, so does this."""
-        met: dict[int, Connection] = {}
+        found: dict[int, Connection] = {}
         deadline = time.monotonic() + PATIENCE
-        while len(met) < count:
+        while len(found) < count:
             with contextlib.suppress(socket.timeout):
                 pipe = self._accept(0.1)
-                met[pipe.recv()] = pipe
+                found[pipe.recv()] = pipe
             codes = [p.returncode for p in self.started if p.poll() is not None]
             if codes:  # it has said why
                 raise SystemExit(codes[0] or 1)
             if time.monotonic() > deadline:
                 raise SystemExit(f"error: devices were not ready after {PATIENCE:.0f} s")
-        self.starters = [met[rank] for rank in range(count)]
+        self.starters = [found[rank] for rank in range(count)]
 
     def _accept(self, patience: float) -> Connection:
         self.server.settimeout(patience)

@@ -282,7 +282,7 @@ def parse() -> argparse.Namespace:
         help="with wiki.{train,valid,test}.tokens (default: the variable WIKITEXT2)")  # fmt: skip
     add("--cache", type=Path, help="keep the prepared WikiText-2 here (default: nowhere)")
     options = parser.parse_args()
-    crew.check_options(parser, options)
+    crew.validate_options(parser, options)
     options.bucket_cap_mb = BUCKET_MB  # for the result
     for name in ("layers", "hidden", "length", "sequences"):
         if getattr(options, name) < 1:

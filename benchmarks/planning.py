@@ -337,7 +337,7 @@ def parse() -> argparse.Namespace:
     options = parser.parse_args()
     options.accumulate, options.rounds, options.devices = False, options.repeats, None
     options.systems = []
-    crew.check_options(parser, options)
+    crew.validate_options(parser, options)
     return options
 
 

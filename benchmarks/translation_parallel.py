@@ -267,7 +267,7 @@ def parse() -> argparse.Namespace:
     add("--cache", type=Path, help="keep the prepared Multi30k here (default: nowhere)")
     options = parser.parse_args()
     options.workloads = ("fixed", "multi30k") if options.workload == "both" else (options.workload,)
-    crew.check_options(parser, options)
+    crew.validate_options(parser, options)
     options.bucket_cap_mb = BUCKET_MB  # for the result
     if options.devices:
         options.sums_through = "messages"

@@ -63,7 +63,7 @@ def build_trainer(words: list[str], rank: int):
     return HybridTrainer(cfg, task, model, criterion)
 
 
-def take_batches(trainer, count: int, workers: int) -> list[dict]:
+def batches_of(trainer, count: int, workers: int) -> list[dict]:
     """This worker's first `count` batches; an epoch that is too short begins again.
 
     A single worker gets all batches, those of several workers in turn.
@@ -90,7 +90,7 @@ class Worker:
         self.trainer = build_trainer(words, rank)
         self.world = system.workers(options)
         share = options.workers // self.world  # of the batches of an update of several workers
-        batches = take_batches(
+        batches = batches_of(
             self.trainer, options.rounds * options.updates * share, options.workers
         )
         together = share if options.accumulate else 1

@@ -147,6 +147,24 @@ def validate_values(cfg: Any) -> None:
         option.validate(values)
 
 
+LOW_PRECISION = ("fp16", "bf16", "amp")
+SECTIONS = {
+    **dict.fromkeys(LOW_PRECISION, "common"),
+    "use_bmuf": "optimization",
+    "store_ema": "ema",
+    "zero_sharding": WORKERS,
+}
+
+
+def refuse_together(cfg: Any, chosen: str, *names: str) -> None:
+    """Refuse those of fairseq's options that do not go with what is chosen."""
+    for name in names:
+        value = getattr(getattr(cfg, SECTIONS[name]), name)
+        if value not in (False, "none"):
+            flag = "--" + name.replace("_", "-") + ("" if value is True else f" {value}")
+            raise UserError(f"{flag} does not go with {chosen}: leave it out")
+
+
 def validate_values_of(name: str, values: Any) -> None:
     """Refuse bad values of this criterion, optimizer or schedule."""
     for option in TABLE.values():

@@ -78,6 +78,10 @@ def connect_layers() -> None:
     beam_search.install()
     worker.trainer = trainer.HybridTrainer
     config.RESOLVERS += [option.apply, choose_head]
-    for part in (registry.validate, schedules.check, sampled_softmax.check, ng_sgd.check):
-        config.VALIDATORS.append(part)
-    config.VALIDATORS.append(precision.check)
+    config.VALIDATORS += [
+        registry.validate,
+        schedules.validate_schedule,
+        sampled_softmax.validate_sampled_softmax,
+        ng_sgd.validate_ng_sgd,
+        precision.refuse_unusable_precision,
+    ]

@@ -9,6 +9,8 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "fairseq_hybrid"
 LAYERS = ("launch", "planner", "comm", "checkpoints", "fairseq_patches", "tasks", "cli")
 MODULES = ("errors.py", "options.py", "config.py", "plugin.py")
+LATER = PACKAGE / "backends" / "wavefront"
+"""its functions have other names yet"""
 INSTEAD = {
     "met": "barrier",
     "meet": "barrier, rendezvous",
@@ -35,17 +37,17 @@ def test_a_class_name_stands_for_one_thing():
     files = [f for name in LAYERS for f in sorted((PACKAGE / name).rglob("*.py"))]
     mine = definitions([*files, *(PACKAGE / name for name in MODULES)], (ast.ClassDef,))
     everywhere = definitions(sorted(PACKAGE.rglob("*.py")), (ast.ClassDef,))
-    corpus = definitions(sorted((PACKAGE / "corpus").rglob("*.py")), (ast.ClassDef,))
-    twice = {name: everywhere[name] for name in mine if len(everywhere[name]) > 1}
-    assert {name: places for name, places in twice.items() if name not in corpus} == {}
+    assert {name: everywhere[name] for name in mine if len(everywhere[name]) > 1} == {}
 
 
 def test_functions_are_named_by_words_of_the_field():
-    files = [f for name in LAYERS for f in sorted((PACKAGE / name).rglob("*.py"))]
-    named = definitions([*files, *(PACKAGE / name for name in MODULES)], (ast.FunctionDef,))
+    files = [f for f in sorted(PACKAGE.rglob("*.py")) if LATER not in f.parents]
+    named = definitions(files, (ast.FunctionDef,))
+    theirs = ("_check_grad_norms",)  # fairseq's, overridden
     wrong = {
         name: f"{places}: say {INSTEAD[word]}"
         for name, places in named.items()
+        if name not in theirs
         for word in name.split("_")
         if word in INSTEAD
     }

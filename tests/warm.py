@@ -203,5 +203,5 @@ def command(words: list[str]) -> None:
     """A command that pip installed; the workers it starts are forked."""
     sys.argv = words
     context = multiprocessing.get_context
-    multiprocessing.get_context = lambda way=None: context("fork" if way == "spawn" else way)
+    multiprocessing.get_context = lambda start=None: context("fork" if start == "spawn" else start)
     sys.exit(commands()[os.path.basename(words[0])].load()())

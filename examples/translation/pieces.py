@@ -73,7 +73,7 @@ def count_lines(name: str, longest: int = 0) -> int:
     return number
 
 
-def check(longest: str, folder: str, sides: str, splits: str) -> None:
+def refuse_unequal_sides(longest: str, folder: str, sides: str, splits: str) -> None:
     for split in splits.split(","):
         limit = 0 if split.endswith("train") else int(longest)
         names = [os.path.join(folder, f"{split}.{side}") for side in sides.split(",")]
@@ -157,5 +157,5 @@ def clean(prefix: str, source: str, target: str, result: str, longest: str, rati
 
 
 if __name__ == "__main__":
-    commands = {"check": check, "train": train, "encode": encode, "clean": clean}
+    commands = {"check": refuse_unequal_sides, "train": train, "encode": encode, "clean": clean}
     commands[sys.argv[1]](*sys.argv[2:])

@@ -30,10 +30,10 @@ from torch import Tensor, nn
 from fairseq_hybrid.backends.base import Backend
 from fairseq_hybrid.backends.registry import register_backend
 from fairseq_hybrid.comm.transport import flatten
-from fairseq_hybrid.errors import UserError
 from fairseq_hybrid.launch.worker import teardown_hooks
 from fairseq_hybrid.optim.optimizer import HybridOptimizer
 from fairseq_hybrid.optim.rows import sparse_rows
+from fairseq_hybrid.options import LOW_PRECISION
 
 PUSH, PULL, FLUSH, STOP = range(4)
 WHOLE = -1
@@ -43,18 +43,10 @@ Rows = Sequence["Tensor | None"]
 """for each parameter the rows that are meant; None: all"""
 
 
-def check(cfg: Any) -> None:
-    """Refuse what cannot work, before any worker starts."""
-    for flag in ("fp16", "bf16", "amp"):
-        if getattr(cfg.common, flag):
-            raise UserError(f"--{flag} does not go with --ddp-backend async: leave it out")
-    if cfg.optimization.use_bmuf or cfg.ema.store_ema:
-        flag = "--use-bmuf" if cfg.optimization.use_bmuf else "--store-ema"
-        raise UserError(f"{flag} does not go with --ddp-backend async: leave one of them out")
-
-
 @register_backend(
-    "async", help="workers that send gradients and fetch parameters without waiting", check=check
+    "async",
+    help="workers that send gradients and fetch parameters without waiting",
+    without=(*LOW_PRECISION, "use_bmuf", "store_ema"),
 )
 def build(cfg, model, process_group, device):
     return AsyncParallel(model.to(device), staleness=cfg.async_staleness)

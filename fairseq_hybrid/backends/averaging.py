@@ -6,7 +6,7 @@ The optimizer's state stays each worker's own, is averaged too, or starts anew
 (``--averaging-state``). For the first ``--averaging-warmup`` updates the gradients are averaged
 instead, as under ``legacy_ddp``: models that differ much have no good mean.
 
-With ``--averaging-outer nesterov`` (DiLoCo) the mean is not taken as it is: what the workers' mean
+With ``--averaging-outer nesterov`` (DiLoCo) the mean is not used as it is: what the workers' mean
 has moved since the last averaging is the gradient of an outer SGD with Nesterov momentum, applied
 to the parameters that all had then (`Nesterov`). With ``--averaging-overlap`` the workers go on
 while their mean is on its way, and it is applied at the end of the next interval, beneath what
@@ -34,31 +34,19 @@ from fairseq_hybrid.backends.registry import register_backend
 from fairseq_hybrid.comm.sums import ring_bytes
 from fairseq_hybrid.comm.transport import flatten
 from fairseq_hybrid.config import AVERAGE, KEEP, NESTEROV
-from fairseq_hybrid.errors import UserError
 from fairseq_hybrid.optim.optimizer import HybridOptimizer
+from fairseq_hybrid.options import LOW_PRECISION
 
 MOMENTUM = "outer_momentum"
 """in a parameter's state in checkpoints"""
-
-
-def check(cfg: Any) -> None:
-    """Refuse what cannot work, before any worker starts."""
-    for flag in ("fp16", "bf16", "amp"):
-        if getattr(cfg.common, flag):
-            raise UserError(
-                f"--{flag} does not go with --ddp-backend model_averaging: leave it out"
-            )
-    if cfg.optimization.use_bmuf or cfg.ema.store_ema:
-        flag = "--use-bmuf" if cfg.optimization.use_bmuf else "--store-ema"
-        raise UserError(
-            f"{flag} does not go with --ddp-backend model_averaging: leave one of them out"
-        )
+WITHOUT = (*LOW_PRECISION, "use_bmuf", "store_ema")
+"""options of fairseq's that have copies of the parameters, which would not be averaged"""
 
 
 @register_backend(
     "model_averaging",
-    help="workers that train apart and average their parameters every few updates",
-    check=check,
+    help="workers that train on their own and average their parameters every few updates",
+    without=WITHOUT,
 )
 def build(cfg, model, process_group, device):
     return AveragingParallel(
@@ -128,9 +116,9 @@ class AveragingParallel(Backend):
         self.underway: Underway | None = None
         self.update = 1
         """number of the update that is being made"""
-        self.apart = False
+        self.diverged = False
         """whether the workers' parameters differ"""
-        self.states_apart = False
+        self.states_differ = False
         """whether the optimizers' states differ: an averaging may keep them"""
 
     def begin_update(self, number: int) -> None:
@@ -165,10 +153,10 @@ class AveragingParallel(Backend):
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Average, if it is time."""
-        self.apart = self.states_apart = self.update > self.warmup
+        self.diverged = self.states_differ = self.update > self.warmup
         if not self.together:
             return
-        if self.overlap and self.apart:
+        if self.overlap and self.diverged:
             self._finish()
             self._start()
             self._share_state(optimizer, self.state)
@@ -183,7 +171,7 @@ class AveragingParallel(Backend):
     def sync(self, optimizer: torch.optim.Optimizer, state: str) -> None:
         """Replace all copies by their mean, or by what the outer optimizer makes of it."""
         params = self.trained()
-        if self.apart:
+        if self.diverged:
             self.average([p.detach() for p in params])
             if self.anchors is not None:
                 if self.outer:
@@ -191,16 +179,16 @@ class AveragingParallel(Backend):
                     torch._foreach_copy_(params, self.anchors)
                 else:
                     torch._foreach_copy_(self.anchors, params)
-            self.apart = False
+            self.diverged = False
         self._share_state(optimizer, state)
 
     def _share_state(self, optimizer: torch.optim.Optimizer, state: str) -> None:
-        if self.states_apart and state != KEEP:
+        if self.states_differ and state != KEEP:
             if state == AVERAGE:
                 self.average(list(state_tensors(optimizer)))
             else:
                 reset(optimizer)
-            self.states_apart = False
+            self.states_differ = False
 
     @torch.no_grad()
     def _start(self) -> None:

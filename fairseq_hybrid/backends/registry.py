@@ -8,8 +8,9 @@ A new backend is a `Backend` (base.py) and one decorated function::
 
 It is called with fairseq's ``cfg.distributed_training``. A module that is no `Backend` will do, if
 it offers what fairseq asks its own wrappers for: ``all_reduce_grads``, ``no_sync``. Attributes that
-it does not have are looked up in the model. ``check`` sees the whole configuration before any
-worker starts, changes nothing, and raises ``UserError`` where that can't work.
+it does not have are looked up in the model. ``without`` names options of fairseq's that don't go
+with it (options.py). ``validate`` sees the whole configuration before any worker starts, changes
+nothing, and raises ``UserError`` where that can't work.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from fairseq.dataclass.initialize import hydra_init
 from fairseq.distributed import LegacyDistributedDataParallel, ModuleProxyWrapper
 from torch import nn
 
+from fairseq_hybrid import options
 from fairseq_hybrid.backends.base import Backend, FairseqBackend
 
 Build = Callable[[Any, nn.Module, Any, Any], nn.Module]
@@ -37,7 +39,8 @@ class Entry:
     name: str
     build: Build
     help: str
-    check: Callable[[Any], None] | None = None
+    validate: Callable[[Any], None] | None = None
+    without: tuple[str, ...] = ()
 
 
 BACKENDS: dict[str, Entry] = {}
@@ -45,14 +48,18 @@ FAIRSEQ_BACKENDS = tuple(choice.value for choice in constants.DDP_BACKEND_CHOICE
 
 
 def register_backend(
-    name: str, *, help: str, check: Callable[[Any], None] | None = None
+    name: str,
+    *,
+    help: str,
+    validate: Callable[[Any], None] | None = None,
+    without: tuple[str, ...] = (),
 ) -> Callable[[Build], Build]:
     """Make ``--ddp-backend name`` known to fairseq's options, configuration and trainer."""
 
     def register(build: Build) -> Build:
         if name in BACKENDS or name in FAIRSEQ_BACKENDS:
             raise ValueError(f"--ddp-backend {name} is registered already: choose another name")
-        BACKENDS[name] = Entry(name, build, help, check)
+        BACKENDS[name] = Entry(name, build, help, validate, without)
         publish()
         return build
 
@@ -110,8 +117,11 @@ def backend_of(model: nn.Module) -> Backend:
 def validate(cfg: Any) -> None:
     """Let the backend refuse what cannot work; changes nothing."""
     entry = BACKENDS.get(str(cfg.distributed_training.ddp_backend))
-    if entry is not None and entry.check is not None:
-        entry.check(cfg)
+    if entry is None:
+        return
+    options.refuse_together(cfg, f"--ddp-backend {entry.name}", *entry.without)
+    if entry.validate is not None:
+        entry.validate(cfg)
 
 
 def install() -> None:

@@ -38,14 +38,14 @@ from fairseq_hybrid.comm import sums
 from fairseq_hybrid.config import AUTO
 from fairseq_hybrid.errors import UserError
 from fairseq_hybrid.models.late_gradients import Product
-from fairseq_hybrid.optim.rows import sparse_rows, take
+from fairseq_hybrid.optim.rows import gather, sparse_rows
 
 BUCKET = 4 << 20
 """bytes of gradients that are worth a message of their own"""
 
 
-def check(cfg: Any) -> None:
-    """Refuse what cannot work, before any worker starts."""
+def refuse_whole_softmax(cfg: Any) -> None:
+    """Without a sample there is nothing to share."""
     criterion = getattr(cfg.criterion, "_name", None)
     if criterion != "sampled_softmax":
         raise UserError(
@@ -57,7 +57,7 @@ def check(cfg: Any) -> None:
 @register_backend(
     "sampled",
     help="data-parallel, gradients of sampled rows only (with --criterion sampled_softmax)",
-    check=check,
+    validate=refuse_whole_softmax,
 )
 def sampled(cfg, model, process_group, device):
     return SampledDataParallel(
@@ -144,7 +144,7 @@ class SampledDataParallel(Backend):
         weight = self.module.softmax_parameters()[0]
         autocast = torch.is_autocast_enabled(weight.device.type)
         if self.early is None or self.accumulating or autocast or not weight.requires_grad:
-            return take(weight, words_S, True), None
+            return gather(weight, words_S, True), None
         product = Product()
         self.late = LateRows(weight, words_S, product)
         return weight.detach().index_select(0, words_S), product.set
@@ -180,7 +180,7 @@ class SampledDataParallel(Backend):
         """
         if self.accumulating or self.begun is not None:
             return
-        under_way = self.early.take() if self.early is not None else []
+        under_way = self.early.pop() if self.early is not None else []
         late, self.late = self.late, None
         if late is not None and late.weight.grad is not None:  # looked up, or of earlier batches
             late.weight.grad = late.weight.grad + late.gradient()
@@ -311,8 +311,8 @@ class Early:
             bucket = self.buckets[len(self.under_way)]
             self.under_way.append((bucket, self.send([q.grad for q in bucket])))
 
-    def take(self) -> list[tuple[list[nn.Parameter], Callable[[], Tensor]]]:
-        """What is under way: parameters, and how to get their gradients, one after the other."""
+    def pop(self) -> list[tuple[list[nn.Parameter], Callable[[], Tensor]]]:
+        """Sums under way, no longer kept here: parameters, and how to get their gradients."""
         under_way = self.under_way
         self._forget()
         self.listens = False

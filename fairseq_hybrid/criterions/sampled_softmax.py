@@ -102,7 +102,7 @@ def sizes(cfg: Any, vocabulary: int) -> tuple[int, int]:
     return frequent, random
 
 
-def check_sample(cfg: Any, dictionary: Dictionary) -> None:
+def validate_sample(cfg: Any, dictionary: Dictionary) -> None:
     """Refuse a sample that cannot be drawn from this dictionary."""
     options.validate_values_of("sampled_softmax", cfg)
     words = len(dictionary) - dictionary.nspecial
@@ -122,7 +122,7 @@ def check_sample(cfg: Any, dictionary: Dictionary) -> None:
         )
 
 
-def check(cfg: Any) -> None:
+def validate_sampled_softmax(cfg: Any) -> None:
     """Refuse what cannot work, before any worker starts."""
     criterion = cfg.criterion
     if getattr(criterion, "_name", None) != "sampled_softmax":
@@ -134,10 +134,10 @@ def check(cfg: Any) -> None:
             f"--criterion sampled_softmax cannot score single words of --arch {arch}: use one of "
             f"{', '.join(able)}, or --criterion cross_entropy"
         )
-    rows.check(cfg)
+    rows.refuse_whole_matrices(cfg)
     path = dictionary_path(cfg.task)
     if path is not None:
-        check_sample(criterion, Dictionary.load(path))
+        validate_sample(criterion, Dictionary.load(path))
 
 
 def dictionary_path(task: Any) -> Optional[str]:
@@ -153,7 +153,7 @@ class SampledSoftmaxCriterion(CrossEntropyCriterion):
     def __init__(self, cfg: SampledSoftmaxConfig, task):
         super().__init__(task, cfg.sentence_avg)
         dictionary = task.target_dictionary
-        check_sample(cfg, dictionary)
+        validate_sample(cfg, dictionary)
         frequent, random = sizes(cfg, len(dictionary))
         self.sampler = WordSampler(
             dictionary.count,
@@ -203,12 +203,12 @@ class SampledSoftmaxCriterion(CrossEntropyCriterion):
         weight, bias = model.softmax_parameters()
         offset_S = -sample.log_inclusion_S.to(weight.dtype) if self.corrects else None
         if bias is not None:
-            bias_S = rows.take(bias, sample.words_S, by_rows).flatten()
+            bias_S = rows.gather(bias, sample.words_S, by_rows).flatten()
             offset_S = bias_S if offset_S is None else offset_S + bias_S
         if hasattr(model, "output_rows"):
             weight_SD, late = model.output_rows(sample.words_S)
         else:
-            weight_SD, late = rows.take(weight, sample.words_S, by_rows), None
+            weight_SD, late = rows.gather(weight, sample.words_S, by_rows), None
         # Special symbols are the first words of the dictionary, and so of every sample.
         how, constant = self._how(sample, weight.dtype)
         index_N = sample.positions(target_N)

@@ -76,7 +76,7 @@ def convert(state: dict, path: str = "the checkpoint") -> dict:
     args = Namespace(**vars(old)) if isinstance(old, Namespace) else Namespace(**dict(old))
     if getattr(args, "arch", None) not in ARCHS:
         raise UserError(f"{path} is of --arch {getattr(args, 'arch', None)}: only lstm is taken")
-    check(args, state["model"], path)
+    refuse_other_kinds(args, state["model"], path)
     new = options_of(args)
     cfg = OmegaConf.to_container(cfg, resolve=True, enum_to_str=True)
     cfg["model"] = new
@@ -91,7 +91,7 @@ def convert(state: dict, path: str = "the checkpoint") -> dict:
     }
 
 
-def check(args: Namespace, weights: dict[str, Tensor], path: str) -> None:
+def refuse_other_kinds(args: Namespace, weights: dict[str, Tensor], path: str) -> None:
     """Refuse what hybrid_lstm cannot be."""
 
     def refuse(what: str) -> None:

@@ -69,7 +69,7 @@ def main() -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    check(options)
+    refuse_contradictions(options)
     device = commands.device(options)
     model = trained.load(options.checkpoint, options.data, options.pieces, device)
     translator = Translator(
@@ -87,7 +87,7 @@ def run(options: argparse.Namespace) -> None:
         translate_all(translator, options, out)
 
 
-def check(options: argparse.Namespace) -> None:
+def refuse_contradictions(options: argparse.Namespace) -> None:
     """What is wrong with the options, before the model is loaded."""
     if options.nbest > options.beam:
         raise UserError(f"--nbest {options.nbest} is more than --beam {options.beam}: raise that")

@@ -39,18 +39,18 @@ def layer_sizes(args: Namespace) -> list[int]:
     return [(args.ngram - 1) * args.decoder_embed_dim, *between, args.decoder_out_embed_dim]
 
 
-def check(args: Namespace, source: Dictionary, target: Dictionary) -> None:
+def validate(args: Namespace, source: Dictionary, target: Dictionary) -> None:
     """Raise ValueError, one line, on what cannot work: the flag, its value, the way out."""
     table.refuse(
         args.ngram < 2, f"--ngram {args.ngram} leaves no word to predict from: use 2 or more"
     )
-    OPTIONS.check_ranges(args)
+    OPTIONS.validate_ranges(args)
     known = " or ".join(ACTIVATIONS)
     unknown = args.activation not in ACTIVATIONS
     table.refuse(unknown, f"--activation {args.activation} is not known: use {known}")
-    table.check_single_layer(args, "--hidden-layers", "--hidden-size")
+    table.validate_single_layer(args, "--hidden-layers", "--hidden-size")
     if args.share_decoder_input_output_embed:
-        table.check_sharing(args, len(source), len(target))
+        table.validate_sharing(args, len(source), len(target))
     table.refuse(
         getattr(args, "criterion", None) == "adaptive_loss",
         "--criterion adaptive_loss needs an adaptive softmax, which --arch feedforward_lm does "

@@ -83,7 +83,7 @@ class HybridLSTMModel(FairseqEncoderDecoderModel):
     @classmethod
     def build_model(cls, args, task):
         options.set_defaults(args)
-        options.check(args, task.source_dictionary, task.target_dictionary)
+        options.validate(args, task.source_dictionary, task.target_dictionary)
         keep_large_buffers()
         src_embed = _embedding(
             task.source_dictionary, args.encoder_embed_dim, args.encoder_embed_path

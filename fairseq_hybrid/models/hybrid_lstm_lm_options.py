@@ -39,14 +39,14 @@ OPTIONS = table.Options(
 add_args, set_defaults = OPTIONS.add_args, OPTIONS.set_defaults
 
 
-def check(args: Namespace, source: Dictionary, target: Dictionary) -> None:
+def validate(args: Namespace, source: Dictionary, target: Dictionary) -> None:
     """Raise ValueError, one line, on what cannot work: the flag, its value, the way out."""
-    OPTIONS.check_ranges(args)
-    table.check_single_layer(args, "--decoder-layers", "--decoder-hidden-size")
+    OPTIONS.validate_ranges(args)
+    table.validate_single_layer(args, "--decoder-layers", "--decoder-hidden-size")
     given = f"--adaptive-softmax-cutoff {args.adaptive_softmax_cutoff}"
     adaptive = bool(args.adaptive_softmax_cutoff)
     if args.share_decoder_input_output_embed:
-        table.check_sharing(args, len(source), len(target))
+        table.validate_sharing(args, len(source), len(target))
         nothing = f"{table.SHARING} has no output embedding to share with {given}"
         table.refuse(adaptive, f"{nothing}: leave out one of them")
     table.refuse(

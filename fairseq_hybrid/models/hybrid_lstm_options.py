@@ -66,9 +66,9 @@ OPTIONS = table.Options(
 add_args, set_defaults = OPTIONS.add_args, OPTIONS.set_defaults
 
 
-def check(args: Namespace, source: Dictionary, target: Dictionary) -> None:
+def validate(args: Namespace, source: Dictionary, target: Dictionary) -> None:
     """Raise ValueError, one line, on what cannot work: the flag, its value, the way out."""
-    OPTIONS.check_ranges(args)
+    OPTIONS.validate_ranges(args)
     for flag, why in (
         ("layers", "each decoder layer starts from the state of its encoder layer"),
         ("hidden-size", "decoder states start from the encoder's"),
@@ -91,13 +91,13 @@ def check(args: Namespace, source: Dictionary, target: Dictionary) -> None:
     words = len(target)
     if args.share_all_embeddings:
         flag = "--share-all-embeddings"
-        _check_same_embeddings(flag, args, source, target)
-        table.check_sharing(args, words, words, flag)
+        _validate_joined_embeddings(flag, args, source, target)
+        table.validate_sharing(args, words, words, flag)
     elif args.share_decoder_input_output_embed:
-        table.check_sharing(args, words, words)
+        table.validate_sharing(args, words, words)
 
 
-def _check_same_embeddings(
+def _validate_joined_embeddings(
     flag: str, args: Namespace, source: Dictionary, target: Dictionary
 ) -> None:
     table.refuse(

@@ -38,7 +38,7 @@ class LanguageModel(FairseqLanguageModel):
     @classmethod
     def build_model(cls, args: Namespace, task: FairseqTask) -> LanguageModel:
         cls.options.set_defaults(args)
-        cls.options.check(args, task.source_dictionary, task.target_dictionary)
+        cls.options.validate(args, task.source_dictionary, task.target_dictionary)
         keep_large_buffers()
         return cls(cls.decoder_class(args, task.source_dictionary, task.target_dictionary))
 

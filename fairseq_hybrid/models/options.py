@@ -1,7 +1,7 @@
 """Options of a model as one table: every flag with its default, its help and its range.
 
 A table adds its flags, fills in what is not set and refuses what is out of range; what must not be
-combined is a function of the model's own, with `check_sharing` and `check_single_layer`.
+combined is a function of the model's own, with `validate_sharing` and `validate_single_layer`.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Options:
                 value = preferred.get(option.name, option.default)
                 setattr(args, option.name, value(args) if callable(value) else value)
 
-    def check_ranges(self, args: Namespace) -> None:
+    def validate_ranges(self, args: Namespace) -> None:
         """Refuse a number that no model can have."""
         for option in self.options:
             value = getattr(args, option.name)
@@ -101,7 +101,7 @@ def refuse(wrong: bool, message: str) -> None:
 SHARING = "--share-decoder-input-output-embed"
 
 
-def check_sharing(args: Namespace, words_in: int, words_out: int, flag: str = SHARING) -> None:
+def validate_sharing(args: Namespace, words_in: int, words_out: int, flag: str = SHARING) -> None:
     """Input and output embeddings that are one: refuse other shapes."""
     refuse(
         args.decoder_embed_dim != args.decoder_out_embed_dim,
@@ -115,7 +115,7 @@ def check_sharing(args: Namespace, words_in: int, words_out: int, flag: str = SH
     )
 
 
-def check_single_layer(args: Namespace, layers: str, size: str) -> None:
+def validate_single_layer(args: Namespace, layers: str, size: str) -> None:
     """A first layer that is also the last has one size."""
     number, width = (getattr(args, flag[2:].replace("-", "_")) for flag in (layers, size))
     refuse(

@@ -99,23 +99,19 @@ for name, good, wanted in (
     )
 
 
-def check(cfg: Any) -> None:
+def validate_ng_sgd(cfg: Any) -> None:
     """Refuse what cannot work."""
     if getattr(cfg.optimizer, "_name", None) != NAME:
         return
     options.validate_values_of(NAME, cfg.optimizer)
-    for flag in ("fp16", "bf16", "amp"):
-        if getattr(cfg.common, flag):
-            raise UserError(f"--{flag} does not go with --optimizer {NAME}: leave it out")
+    without = (*options.LOW_PRECISION, "use_bmuf", "zero_sharding")
+    options.refuse_together(cfg, f"--optimizer {NAME}", *without)
     dt = cfg.distributed_training
     if str(dt.ddp_backend) not in BACKENDS:
         raise UserError(
             f"--ddp-backend {dt.ddp_backend} does not go with --optimizer {NAME}: use one of "
             f"{', '.join(BACKENDS)}, or --optimizer sgd"
         )
-    if cfg.optimization.use_bmuf or dt.zero_sharding != "none":
-        flag = "--use-bmuf" if cfg.optimization.use_bmuf else f"--zero-sharding {dt.zero_sharding}"
-        raise UserError(f"{flag} does not go with --optimizer {NAME}: leave it out")
 
 
 @contextlib.contextmanager

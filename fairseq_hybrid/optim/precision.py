@@ -12,7 +12,7 @@ WHOLE = ("adadelta", "adagrad", "sgd")
 """optimizers of fairseq's that need float32 copies of all parameters"""
 
 
-def check(cfg: Any) -> None:
+def refuse_unusable_precision(cfg: Any) -> None:
     """Refuse what cannot work, before any worker starts."""
     common = cfg.common
     if common.tpu and importlib.util.find_spec("torch_xla") is None:

@@ -20,11 +20,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_hybrid.errors import UserError
+from fairseq_hybrid.options import LOW_PRECISION, refuse_together
 
 NAMES = ("adam", "sgd", "adagrad", "ng_sgd")
 
 
-def take(weight: nn.Parameter, rows: Tensor, by_rows: bool) -> Tensor:
+def gather(weight: nn.Parameter, rows: Tensor, by_rows: bool) -> Tensor:
     """`weight[rows]`; its gradient has those rows only, if `by_rows` and the weight is a matrix."""
     if weight.dim() == 1:
         return weight[rows]
@@ -43,7 +44,7 @@ def parts(grad: Tensor) -> Tensor:
     return grad._values() if grad.is_sparse else grad
 
 
-def check(cfg: Any) -> None:
+def refuse_whole_matrices(cfg: Any) -> None:
     """Refuse optimizers and precisions that know whole matrices only."""
     name = getattr(cfg.optimizer, "_name", None)
     if name not in NAMES:
@@ -51,10 +52,7 @@ def check(cfg: Any) -> None:
             f"--optimizer {name} cannot update single rows, which --criterion sampled_softmax is "
             f"about: use one of {', '.join(NAMES)}"
         )
-    for flag in ("fp16", "bf16", "amp"):
-        if not getattr(cfg.common, flag):
-            continue
-        raise UserError(f"--{flag} does not go with --criterion sampled_softmax: leave it out")
+    refuse_together(cfg, "--criterion sampled_softmax", *LOW_PRECISION)
 
 
 @torch.no_grad()

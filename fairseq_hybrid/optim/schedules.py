@@ -47,7 +47,7 @@ class Scaled(FairseqLRScheduler):
 
     def __init__(self, cfg: Any, optimizer: Any):
         super().__init__(cfg, optimizer)
-        check_schedule(self.name, cfg)
+        validate_rates(self.name, cfg)
         self.scale = SCALES[cfg.lr_scale_workers](cfg.distributed_world_size)
         self.first = cfg.lr[0] * self.scale
         self.optimizer.set_lr(self.first)
@@ -66,14 +66,14 @@ def declare() -> None:
 declare()
 
 
-def check(cfg: Any) -> None:
+def validate_schedule(cfg: Any) -> None:
     """Refuse what cannot work, before any worker starts."""
     name = getattr(cfg.lr_scheduler, "_name", None)
     if name in (EXPONENTIAL, NEWBOB):
-        check_schedule(name, cfg.lr_scheduler)
+        validate_rates(name, cfg.lr_scheduler)
 
 
-def check_schedule(name: str, cfg: Any) -> None:
+def validate_rates(name: str, cfg: Any) -> None:
     options.validate_values_of(name, cfg)
     if len(cfg.lr) > 1:
         raise UserError(f"--lr {','.join(map(str, cfg.lr))}: --lr-scheduler {name} takes one rate")

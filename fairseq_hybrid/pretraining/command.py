@@ -37,7 +37,7 @@ def cli_main() -> None:
     cfg, settings = parse()
     if all(name in os.environ for name in topology.TORCHRUN):
         topology.join_torchrun(cfg)
-    options.check(cfg, settings)
+    options.validate(cfg, settings)
     distributed_utils.call_main(cfg, main, settings=settings)
 
 
@@ -65,7 +65,7 @@ def prepare(cfg: Any, settings: options.Settings) -> Pretraining:
     task = tasks.setup_task(cfg.task)
     model = task.build_model(cfg.model)
     if settings.embeddings_from:
-        take_embeddings(model, settings.embeddings_from)
+        copy_embeddings(model, settings.embeddings_from)
     split = cfg.dataset.train_subset
     task.load_dataset(split)
     windows = Windows.of_task(task, split, model.decoder.context)
@@ -76,7 +76,7 @@ def prepare(cfg: Any, settings: options.Settings) -> Pretraining:
 
 
 @torch.no_grad()
-def take_embeddings(model: FeedforwardLanguageModel, path: str) -> None:
+def copy_embeddings(model: FeedforwardLanguageModel, path: str) -> None:
     """Those of another language model's input."""
     found = checkpoints.load(path, map_location="cpu").get("model", {}).get(EMBEDDINGS)
     wanted = model.decoder.embed_tokens.weight

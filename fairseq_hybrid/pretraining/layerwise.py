@@ -146,7 +146,7 @@ class Pretraining:
 
     @torch.no_grad()
     def _finish_layer(self) -> None:
-        self.machine.meet()
+        self.machine.sync()
         weight, bias = self.machine.rbm.layer()
         self.layers[self.layer].weight.copy_(weight)
         self.layers[self.layer].bias.copy_(bias)
@@ -195,7 +195,7 @@ class Pretraining:
     def save(self) -> None:
         """What is needed to go on or, at the end, the network."""
         if self.machine is not None:
-            self.machine.meet()
+            self.machine.sync()
         if self.rank > 0:
             return
         if self.layer < len(self.layers):
@@ -235,7 +235,8 @@ class Pretraining:
             state = distributed_utils.broadcast_object(state, 0, dist.group.WORLD, self.device)
         if state is None:
             return
-        options.check_identity(path, state["identity"], options.identity(self.cfg, self.settings))
+        now = options.identity(self.cfg, self.settings)
+        options.refuse_changed_settings(path, state["identity"], now)
         self.model.load_state_dict(state["model"])
         self.layer = state["layer"]
         if state["machine"] is not None:

@@ -77,10 +77,10 @@ class Machine:
         for state in self.optimizer.state.values():
             state["momentum_buffer"].zero_()
 
-    def meet(self) -> None:
+    def sync(self) -> None:
         """Make all that `state_dict` holds the same on all workers."""
         if self.parallel is not None:
-            self.parallel.apart = True  # in momentum, even right after a meeting that kept it
+            self.parallel.diverged = True  # in momentum, even right after an averaging that kept it
             self.parallel.sync(self.optimizer, AVERAGE)
             dist.all_reduce(self.calm, dist.ReduceOp.MIN, group=self.parallel.process_group)
 

@@ -84,7 +84,7 @@ def settings_of(args: Namespace) -> Settings:
     return Settings(**{name: getattr(args, name) for name in names if hasattr(args, name)})
 
 
-def check(cfg: Any, settings: Settings) -> None:
+def validate(cfg: Any, settings: Settings) -> None:
     """Refuse what cannot work: the flag, its value, the way out."""
     arch = getattr(cfg.model, "_name", None) or getattr(cfg.model, "arch", None)
     if ARCH_MODEL_REGISTRY.get(arch) is not FeedforwardLanguageModel:
@@ -101,7 +101,7 @@ def check(cfg: Any, settings: Settings) -> None:
     for limit in LIMITS:
         limit.validate(settings)
     if cfg.distributed_training.distributed_world_size > 1:
-        averaging.check(cfg)
+        options.refuse_together(cfg, "--ddp-backend model_averaging", *averaging.WITHOUT)
     if settings.embeddings_from and not os.path.isfile(settings.embeddings_from):
         raise UserError(
             f"--embeddings-from {settings.embeddings_from} does not exist: correct the path, or "
@@ -131,7 +131,7 @@ def identity(cfg: Any, settings: Settings) -> dict[str, Any]:
     }
 
 
-def check_identity(path: str, before: dict[str, Any], now: dict[str, Any]) -> None:
+def refuse_changed_settings(path: str, before: dict[str, Any], now: dict[str, Any]) -> None:
     for name, value in now.items():
         if before.get(name) != value:
             raise UserError(

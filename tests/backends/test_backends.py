@@ -37,12 +37,12 @@ class Wrapper(nn.Module):
                 p.grad.div_(dist.get_world_size(self.group))
 
 
-def check(cfg):
+def refuse_three_workers(cfg):
     if cfg.distributed_training.distributed_world_size > 2:
         raise UserError("--ddp-backend by_hand works with --distributed-world-size 2 only")
 
 
-@register_backend("by_hand", help="every gradient by itself", check=check)
+@register_backend("by_hand", help="every gradient by itself", validate=refuse_three_workers)
 def by_hand(cfg, model, process_group, device):
     return Wrapper(model.to(device), process_group)
 '''
@@ -72,7 +72,7 @@ def test_registered_backend_trains_on_real_workers(server, data, tmp_path, plugi
     assert curve(ours) == pytest.approx(curve(legacy), rel=1e-5)
 
 
-def test_its_check_speaks_before_any_worker_starts(server, data, tmp_path, plugin):
+def test_its_refusal_comes_before_any_worker_starts(server, data, tmp_path, plugin):
     flags = ("--ddp-backend", "by_hand", "--distributed-world-size", "3")
     result = train(server, data, tmp_path, plugin, *flags)
     assert "--ddp-backend by_hand works with" in result.error()

@@ -179,11 +179,11 @@ def test_buckets_go_in_their_order(monkeypatch):
     early = sampled.Early(params, lambda grads: sent.append(len(grads)))
     assert [len(bucket) for bucket in early.buckets] == [1, 2, 1]
     sum(p.sum() for p in params).backward()
-    assert early.take() == [], "it does not listen yet"
+    assert early.pop() == [], "it does not listen yet"
     early.listens = True
     (params[1].sum() + params[2].sum() + params[3].sum()).backward()
     assert sent == [], "the first is missing"
     params[0].sum().backward()
     assert sent == [1, 2, 1]
-    assert [bucket for bucket, _ in early.take()] == early.buckets
-    assert early.take() == []
+    assert [bucket for bucket, _ in early.pop()] == early.buckets
+    assert early.pop() == []

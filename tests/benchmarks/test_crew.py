@@ -57,7 +57,7 @@ def test_without_one_worker_beside_ratios_are_plain(measured):
     assert measured.within_rounds(rounds, "legacy_ddp")["hybrid"] == [1.2, 1.6]
 
 
-def check(result: dict, backends: tuple[str, ...]) -> None:
+def is_complete(result: dict, backends: tuple[str, ...]) -> None:
     found = result["workloads"]["fixed"]
     calibration = found["calibration"]
     assert set(calibration) == {
@@ -89,7 +89,7 @@ def test_a_run_on_devices(tmp_path):
     assert "| 2 workers, pytorch_ddp |" in result.out
     assert "FLOP per byte" in result.out
     made = json.loads(file.read_text())
-    check(made, ("pytorch_ddp",))
+    is_complete(made, ("pytorch_ddp",))
     assert made["workloads"]["fixed"]["calibration"]["link_mb_per_s"] < 30  # 25 and a burst
 
 
@@ -100,7 +100,7 @@ def test_a_run_on_one_machine(tmp_path):
     backends = ("legacy_ddp", "pytorch_ddp")
     flags = ("--systems", "single", *backends, "--rounds", "2")
     run(sys.executable, PROGRAM, *TINY, *flags, "--json", file).ok()
-    check(json.loads(file.read_text()), backends)
+    is_complete(json.loads(file.read_text()), backends)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import fairseq_hybrid  # noqa: F401  (registers the models)
 from fairseq_hybrid.criterions.sampled_softmax import (
     SampledSoftmaxConfig,
     SampledSoftmaxCriterion,
-    check_sample,
+    validate_sample,
 )
 from fairseq_hybrid.errors import UserError
 from fairseq_hybrid.models.hybrid_lstm import HybridLSTMModel
@@ -255,5 +255,6 @@ def test_the_corrected_loss_is_nearer_to_the_full_one():
 )
 def test_a_sample_that_cannot_be_drawn_is_refused(options, counts, message):
     with pytest.raises(UserError, match=message):
-        check_sample(config(**options), dictionary(counts))
-    check_sample(config(sample_frequent=0, sample_distribution="uniform"), dictionary(counts=False))
+        validate_sample(config(**options), dictionary(counts))
+    uniform = config(sample_frequent=0, sample_distribution="uniform")
+    validate_sample(uniform, dictionary(counts=False))

@@ -53,7 +53,7 @@ def lstm(options: dict) -> tuple[Namespace, LSTMModel]:
 @pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS.keys())
 def test_logits_and_attention_are_the_same(options):
     args, old = lstm(options)
-    convert.check(args, old.state_dict(), "it")
+    convert.refuse_other_kinds(args, old.state_dict(), "it")
     new_args = convert.options_of(args)
     new = HybridLSTMModel.build_model(new_args, TinyTask()).double().eval()
     new.load_state_dict(dict(convert.weights(old.state_dict(), new_args)), strict=True)
@@ -71,7 +71,7 @@ def test_logits_and_attention_are_the_same(options):
 def test_what_has_no_equal_is_refused(what):
     args, old = lstm(REFUSED[what])
     with pytest.raises(ValueError, match=f"it has {what}.*, for which hybrid_lstm has no equal"):
-        convert.check(args, old.state_dict(), "it")
+        convert.refuse_other_kinds(args, old.state_dict(), "it")
 
 
 @pytest.fixture(scope="module")

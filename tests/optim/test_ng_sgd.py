@@ -407,6 +407,6 @@ def config(**changes):
     ],
 )
 def test_what_cannot_work_is_refused(changes, message):
-    ng_sgd.check(config())
+    ng_sgd.validate_ng_sgd(config())
     with pytest.raises(UserError, match=message):
-        ng_sgd.check(config(**changes))
+        ng_sgd.validate_ng_sgd(config(**changes))

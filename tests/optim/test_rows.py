@@ -44,7 +44,7 @@ def update(optimizer, table, other, taken, number: int, sparse: bool, clip: floa
     optimizer.zero_grad()
     torch.manual_seed(number)
     scores = torch.randn(len(taken), 3)
-    picked = rows.take(table, torch.tensor(taken), sparse)
+    picked = rows.gather(table, torch.tensor(taken), sparse)
     ((picked * scores).sum() + (other * torch.randn(4)).sum()).backward()
     assert table.grad.is_sparse == sparse
     optimizer.multiply_grads(2.0)
@@ -140,7 +140,7 @@ def test_the_cost_does_not_grow_with_the_vocabulary():
         Largest.seen = 0
         optimizer, table, other = system
         optimizer.zero_grad()
-        picked = rows.take(table, torch.tensor([1, 7, 9]), True)
+        picked = rows.gather(table, torch.tensor([1, 7, 9]), True)
         with Largest():
             (picked.sum() + other.sum()).backward()
             optimizer.multiply_grads(2.0)
@@ -154,4 +154,4 @@ def test_other_optimizers_are_refused():
         optimizer=Namespace(_name="adadelta"), common=Namespace(fp16=False, bf16=False, amp=False)
     )
     with pytest.raises(UserError, match=r"--optimizer adadelta .* use one of adam, sgd, adagrad"):
-        rows.check(cfg)
+        rows.refuse_whole_matrices(cfg)

@@ -34,7 +34,7 @@ def flags(words: Path, folder: Path, *more: str) -> list[str]:
 def prepared(words: Path, folder: Path, *more: str):
     """As the command does it, on one worker in this process."""
     cfg, settings = command.parse(flags(words, folder, *more))
-    options.check(cfg, settings)
+    options.validate(cfg, settings)
     folder.mkdir(exist_ok=True)
     return command.prepare(cfg, settings)
 
@@ -144,7 +144,7 @@ def test_what_cannot_work_is_refused(words, tmp_path, more, message):
 def test_other_models_are_refused(words, tmp_path):
     plain = (words, "--user-dir", USER_DIR, *PLAIN, "--arch", "lstm_lm", "--save-dir", tmp_path)
     with pytest.raises(UserError, match=r"--arch lstm_lm has no layers .* use feedforward_lm"):
-        options.check(*command.parse([str(word) for word in plain]))
+        options.validate(*command.parse([str(word) for word in plain]))
 
 
 def test_a_finished_or_different_pretraining_is_not_continued(words, tmp_path):

@@ -78,10 +78,10 @@ def link(server: WarmServer, data: Path, folder: Path, backend: str, seen: dict,
         if alive([job.pid]):
             kill_all(job.pid)
     text = job.finish().out
-    check(text, save, seen, backend)
+    keep_promises(text, save, seen, backend)
 
 
-def check(text: str, save: Path, seen: dict, backend: str) -> None:
+def keep_promises(text: str, save: Path, seen: dict, backend: str) -> None:
     """The promises: nothing older is resumed, nothing is unreadable, losses repeat."""
     from fairseq_hybrid import checkpoints
 

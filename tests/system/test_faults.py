@@ -18,7 +18,7 @@ LONG = [
 ]
 
 
-def check(server, data, folder, fault, backend):
+def job_ended(server, data, folder, fault, backend):
     cell = inject(server, data, folder, fault, backend)
     assert cell.code not in (0, None)
     assert cell.seconds < TIMEOUT + 10
@@ -32,13 +32,13 @@ def check(server, data, folder, fault, backend):
 def test_a_fault_ends_the_job_with_a_line_that_names_the_worker(
     server, data, tmp_path, fault, backend
 ):
-    assert SHORT[fault, backend] in check(server, data, tmp_path, fault, backend).line
+    assert SHORT[fault, backend] in job_ended(server, data, tmp_path, fault, backend).line
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("fault", "backend"), LONG)
 def test_every_fault_ends_the_job(server, data, tmp_path, fault, backend):
-    assert "worker 1" in check(server, data, tmp_path, fault, backend).line
+    assert "worker 1" in job_ended(server, data, tmp_path, fault, backend).line
 
 
 @pytest.mark.long

@@ -79,7 +79,7 @@ SEED_STEP = 1_000_003
 @register_backend(
     "hybrid",
     help="LSTM layers spread over the workers, attention and softmax data-parallel",
-    check=check,
+    validate=check,
 )
 def hybrid(cfg, model, process_group, device):
     return build(cfg, model, process_group, device, head_on_last=False)
@@ -88,7 +88,7 @@ def hybrid(cfg, model, process_group, device):
 @register_backend(
     "model_parallel",
     help="LSTM layers spread over the workers, attention and softmax on the last one",
-    check=check,
+    validate=check,
 )
 def model_parallel(cfg, model, process_group, device):
     return build(cfg, model, process_group, device, head_on_last=True)
