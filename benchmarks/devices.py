@@ -158,42 +158,34 @@ def serve() -> None:
     import torch
     from worker import import_all
 
-    from fairseq_hybrid.launch.worker import die_with
+    from fairseq_hybrid.launch import processes
 
     if "NODES" not in os.environ:  # inside devices.sh all end together
-        die_with(os.getppid())
+        processes.die_with(os.getppid())
     import_all()
     torch.set_num_threads(1)
     master = connect(path)
     master.send(int(os.environ["NODE_RANK"]))
-    children: dict[int, int | None] = {}
+    workers: dict[int, processes.WorkerProcess] = {}
     while True:
         try:
             what, about = master.recv()
         except (EOFError, OSError):
             break
+        answer: Any = None
         if what == "fork":
-            pid = os.fork()
-            if pid == 0:
-                master.close()
-                work(path, *about)
-            children[pid] = None
-            master.send(pid)
+            worker = processes.start(work, master, path, *about, how="fork")
+            workers[worker.pid] = worker
+            answer = worker.pid
         elif what == "signal":
             pid, sign = about
-            if children[pid] is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, sign)
-            master.send(None)
+            workers[pid].signal(sign)
+        elif what == "exitcode":
+            answer = workers[about].exitcode
         else:
-            if children[about] is None:
-                pid, status = os.waitpid(about, os.WNOHANG if what == "exitcode" else 0)
-                children[about] = os.waitstatus_to_exitcode(status) if pid else None
-            master.send(children[about])
-    for pid, code in children.items():
-        if code is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+            workers[about].process.join()
+        master.send(answer)
+    processes.stop(list(workers.values()), politely=False)
     os._exit(0)
 
 
@@ -203,17 +195,22 @@ def connect(path: str) -> Connection:
     return Connection(client.detach())
 
 
-def work(path: str, variables: dict[str, str], target: Callable, args: tuple) -> None:
-    """A worker's life."""
-    from fairseq_hybrid.launch.worker import die_with
-
+def work(
+    _: Connection,
+    master: Connection,
+    path: str,
+    variables: dict[str, str],
+    target: Callable,
+    args: tuple,
+) -> None:
+    """A worker's life; it talks to the master, not to the starter."""
+    master.close()
+    os.environ.update(variables)
+    pipe = connect(path)
     try:
-        die_with(os.getppid())
-        os.environ.update(variables)
-        pipe = connect(path)
         target(pipe, *args)
-        os._exit(0)
     except BaseException:
-        with contextlib.suppress(OSError, NameError):
+        with contextlib.suppress(OSError):
             pipe.send(("error", traceback.format_exc()))
-    os._exit(1)  # no clean-up: it could wait for peers that are gone
+        os._exit(1)  # no clean-up: it could wait for peers that are gone
+    os._exit(0)

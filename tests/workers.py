@@ -10,6 +10,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from pathlib import Path
 
 from warm import Job, shared_server
@@ -64,33 +65,30 @@ def failure(folder: Path, world: int, said: str) -> WorkerError:
 
 def lead(name: str, world: int, timeout: float, kill: bool) -> None:
     """Fork the workers and watch them; all have ended when this ends."""
+    from fairseq_hybrid.launch import processes
+
     folder, deadline = Path(name), time.monotonic() + timeout
     function, args = pickle.loads((folder / "call").read_bytes())
-    ranks = {}
-    for rank in range(world):
-        pid = os.fork()
-        if pid == 0:
-            return work(folder, rank, world, function, args)
-        ranks[pid] = rank
-    failed = []
-    while ranks and not (failed and kill) and time.monotonic() < deadline:
-        pid, status = os.waitpid(-1, os.WNOHANG)
-        if pid == 0:
-            time.sleep(0.005)
-        elif status:
-            failed.append(ranks.pop(pid))
-            note(folder, failed[-1], f"failed: exit code {os.waitstatus_to_exitcode(status)}")
-        else:
-            del ranks[pid]
-    if ranks and not (failed and kill):
-        for pid, rank in ranks.items():
-            os.kill(pid, signal.SIGUSR1)
-            note(folder, rank, f"took more than {timeout} s")
+    workers = [
+        processes.start(work, folder, rank, world, function, args, how="fork")
+        for rank in range(world)
+    ]
+    failed: list[int] = []
+    while running := [worker for worker in workers if worker.exitcode is None]:
+        if (failed and kill) or time.monotonic() > deadline:
+            break
+        processes.wait(running, deadline - time.monotonic())
+        for rank in processes.failures(workers):
+            if rank not in failed:
+                failed.append(rank)
+                note(folder, rank, f"failed: exit code {workers[rank].exitcode}")
+    if running and not (failed and kill):
+        for worker in running:
+            worker.signal(signal.SIGUSR1)
+            note(folder, workers.index(worker), f"took more than {timeout} s")
         time.sleep(GRACE)
-    for pid in ranks:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-    if failed or ranks:
+    processes.stop(workers, politely=False)
+    if failed or running:
         sys.exit(1)
 
 
@@ -99,7 +97,7 @@ def note(folder: Path, rank: int, how: str) -> None:
     print(f"rank {rank} {how}", file=sys.stderr)
 
 
-def work(folder: Path, rank: int, world: int, function, args) -> None:
+def work(_, folder: Path, rank: int, world: int, function, args) -> None:
     """One worker; its result goes to a file."""
     for fd, kind in ((1, "out"), (2, "err")):
         os.dup2(os.open(folder / f"{rank}.{kind}", os.O_WRONLY | os.O_CREAT | os.O_APPEND), fd)
@@ -109,7 +107,11 @@ def work(folder: Path, rank: int, world: int, function, args) -> None:
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo", f"file://{folder}/store", rank=rank, world_size=world)
-    result = function(*args)
+    try:
+        result = function(*args)
+    except Exception:
+        traceback.print_exc()
+        sys.exit(1)  # as a worker that nobody watches: first it does what is to be done at its end
     torch.save(result, folder / f"{rank}.pt")
     dist.barrier()  # nobody leaves while another one still talks to it
     dist.destroy_process_group()

@@ -1,23 +1,20 @@
 """Starting workers: several on one CPU machine, under torchrun, with explicit flags, on GPUs.
 
 ``topology_of`` says how many workers this command starts.  On one machine the parent hosts the
-rendezvous store on loopback, starts the workers (worker.py), and watches them: if one dies the
-others are stopped and the command ends with a line that says which one and why.  If the parent
-dies, the kernel takes the workers with it.
+rendezvous store on loopback, starts the workers (processes.py; what they do: worker.py), and
+watches them: if one dies the others are stopped and the command ends with a line that says which
+one and why.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
-import multiprocessing
 import os
 import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from multiprocessing import connection
-from multiprocessing.process import BaseProcess
 from types import FunctionType
 from typing import Any
 
@@ -26,9 +23,10 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from fairseq_hybrid.config import Config
 from fairseq_hybrid.errors import fail, user_line
-from fairseq_hybrid.launch import lock
+from fairseq_hybrid.launch import lock, processes
 from fairseq_hybrid.launch.heartbeat import is_stopped
 from fairseq_hybrid.launch.inputs import settle_and_validate
+from fairseq_hybrid.launch.processes import Ending, WorkerProcess
 from fairseq_hybrid.launch.rendezvous import loopback_sockets, loopback_store
 from fairseq_hybrid.launch.stopping import (
     SIGNALS,
@@ -39,9 +37,8 @@ from fairseq_hybrid.launch.stopping import (
     stop_line,
 )
 from fairseq_hybrid.launch.topology import LOOPBACK, Topology, on_cpu, topology_of
-from fairseq_hybrid.launch.worker import Ending, is_training, run_worker, worker_main
+from fairseq_hybrid.launch.worker import is_training, run_worker, worker_main
 
-TERM_SECONDS = 3.0  # that a worker has to leave after SIGTERM before it gets SIGKILL
 CHECK_SECONDS = 5.0  # between two looks at whether a worker is stopped
 FIRST_SECONDS = 1.0  # to wait for the worker that died first, when others fail because of it
 
@@ -113,14 +110,15 @@ def launch(here: Topology, cfg: Config, main: FunctionType, kwargs: dict[str, An
         if store is not None:
             dt.distributed_init_method = "env://"
         dt.distributed_rank = None  # type: ignore[assignment]  # fairseq: each worker has its own
-        workers: list[BaseProcess] = []
-        stack.callback(stop_workers, workers, politely=not saves)
+        workers: list[WorkerProcess] = []
+        stack.callback(processes.stop, workers, politely=not saves)
         with environment(**worker_environment(here, cfg, store)), interrupts_later():
             kwargs = {**kwargs, "start_rank": here.first_rank}
-            reports = start_workers(workers, here.workers, cfg, main, kwargs)
+            for index in range(here.workers):
+                workers.append(processes.start(worker_main, index, main, cfg, dict(kwargs)))
         asked: list[int] = []
         failed = watch_workers(workers, pipe, saves, asked)
-        endings = [read_ending(report) for report in reports]
+        endings = [worker.ending() for worker in workers]
     if failed:
         fail_for(failed, workers, endings, here.first_rank)
     told = [e.stopped for e in endings if e is not None and e.stopped is not None]
@@ -138,35 +136,8 @@ def interrupts_later() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def start_workers(
-    workers: list[BaseProcess], count: int, cfg: Config, main: FunctionType, kwargs: dict[str, Any]
-) -> list[connection.Connection]:
-    """Add the workers to the list as they start; returns the pipes of their `Ending`."""
-    loader_start = multiprocessing.get_start_method()
-    context = multiprocessing.get_context("spawn")
-    reports = []
-    for index in range(count):
-        receiver, sender = context.Pipe(duplex=False)
-        args = (index, main, cfg, dict(kwargs), sender, os.getpid(), loader_start)
-        worker = context.Process(target=worker_main, args=args)
-        worker.start()
-        sender.close()
-        workers.append(worker)
-        reports.append(receiver)
-    return reports
-
-
-def read_ending(report: connection.Connection) -> Ending | None:
-    """What a worker said before it left, if anything."""
-    with contextlib.suppress(OSError, EOFError):
-        if report.poll():
-            ending: Ending = report.recv()
-            return ending
-    return None
-
-
 def watch_workers(
-    workers: Sequence[BaseProcess], pipe: SignalPipe, saves: bool, asked: list[int]
+    workers: Sequence[WorkerProcess], pipe: SignalPipe, saves: bool, asked: list[int]
 ) -> list[int]:
     """Wait until all workers are done (return nothing) or some have failed (return which).
 
@@ -176,33 +147,28 @@ def watch_workers(
     mentioned: set[int] = set()
     while True:
         running = [w for w in workers if w.exitcode is None]
-        if failed_workers(workers) or not running:
+        if processes.failures(workers) or not running:
             break
-        if not connection.wait([*(w.sentinel for w in running), pipe.reader], CHECK_SECONDS):
+        if not processes.wait(running, CHECK_SECONDS, pipe.reader):
             mention_stopped(running, mentioned)
         for signum in pipe.read():
             asked.append(signum)
             if len(asked) > 1 or not saves:
                 raise Stopped(asked[0])
             for worker in running:
-                os.kill(pid_of(worker), signal.SIGTERM)
-    if not failed_workers(workers):
+                worker.signal(signal.SIGTERM)
+    if not processes.failures(workers):
         return []
     time.sleep(FIRST_SECONDS)
     asked += pipe.read()
     if asked and all(w.exitcode in (None, 0, *ASKED_CODES) for w in workers):
         raise Stopped(asked[0])  # they got the signal too, or had not begun
-    return failed_workers(workers)
+    return processes.failures(workers)
 
 
-def pid_of(worker: BaseProcess) -> int:
-    assert worker.pid is not None, "it was started"
-    return worker.pid
-
-
-def mention_stopped(workers: Sequence[BaseProcess], mentioned: set[int]) -> None:
+def mention_stopped(workers: Sequence[WorkerProcess], mentioned: set[int]) -> None:
     """Say once of a worker that somebody has stopped it: from outside the job just seems slow."""
-    for pid in map(pid_of, workers):
+    for pid in [worker.pid for worker in workers]:
         if not is_stopped(pid):
             mentioned.discard(pid)
         elif pid not in mentioned:
@@ -210,26 +176,9 @@ def mention_stopped(workers: Sequence[BaseProcess], mentioned: set[int]) -> None
             print_line(f"worker with pid {pid} is stopped (SIGSTOP): the others wait for it")
 
 
-def failed_workers(workers: Sequence[BaseProcess]) -> list[int]:
-    return [i for i, w in enumerate(workers) if w.exitcode not in (None, 0)]
-
-
-def stop_workers(workers: Sequence[BaseProcess], politely: bool = True) -> None:
-    """End every worker and what it started: with SIGTERM first, if politely, then with SIGKILL."""
-    signals = (signal.SIGTERM, signal.SIGKILL) if politely else (signal.SIGKILL,)
-    for signum in signals:
-        for worker in workers:
-            if worker.exitcode is None or signum == signal.SIGKILL:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(pid_of(worker), signum)
-        deadline = time.monotonic() + TERM_SECONDS
-        for worker in workers:
-            worker.join(max(0.0, deadline - time.monotonic()))
-
-
 def fail_for(
     failed: Sequence[int],
-    workers: Sequence[BaseProcess],
+    workers: Sequence[WorkerProcess],
     endings: Sequence[Ending | None],
     first_rank: int,
 ) -> None:

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
-import multiprocessing
 import os
 import re
-import signal
-import sys
 import time
-import traceback
 from collections.abc import Callable
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from types import FunctionType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from fairseq.distributed import utils as distributed_utils
 
 from fairseq_hybrid.config import CheckpointConfig, Config
-from fairseq_hybrid.errors import USAGE_EXIT, UserError, user_line
+from fairseq_hybrid.errors import UserError
 from fairseq_hybrid.launch import lock
 from fairseq_hybrid.launch.heartbeat import Heartbeat
+from fairseq_hybrid.launch.processes import Ending
 from fairseq_hybrid.launch.rendezvous import rendezvous
 from fairseq_hybrid.launch.stopping import (
     Stopped,
@@ -50,17 +46,6 @@ teardown_hooks: list[Callable[[], Any]] = []
 """called at the end of training, while the other workers can still be reached"""
 
 fairseq_call_main = distributed_utils.call_main
-
-
-class Ending(NamedTuple):
-    """What a worker tells its parent before it leaves."""
-
-    user_line: str | None
-    traceback: str
-    error: str
-    when: float
-    stopped: int | None = None  # the signal on which it has saved and stopped
-    code: int = USAGE_EXIT
 
 
 def is_training(main: FunctionType) -> bool:
@@ -165,41 +150,13 @@ def leave_lost(report: Connection | None, line: str) -> None:
 
 
 def worker_main(
-    index: int,
-    main: FunctionType,
-    cfg: Config,
-    kwargs: dict[str, Any],
-    report: Connection,
-    parent: int,
-    loader_start: str,
+    pipe: Connection, index: int, main: FunctionType, cfg: Config, kwargs: dict[str, Any]
 ) -> None:
-    """What a started process runs: leave with the parent, be a worker, report the ending."""
-    os.setpgid(0, 0)  # so that data loaders can be stopped together with their worker
-    die_with(parent)
-    # data loaders start as they would in the parent, not as workers do: seconds each otherwise
-    multiprocessing.set_start_method(loader_start, force=True)
+    """What a process that the launcher has started does."""
     cfg.distributed_training.device_id = index
     try:
-        run_worker(Topology(workers=0, distributed=True), cfg, main, kwargs, report)
+        run_worker(Topology(workers=0, distributed=True), cfg, main, kwargs, pipe)
     except Stopped as stopped:
-        report.send(Ending(None, "", "", time.time(), stopped.signum))
+        pipe.send(Ending(None, "", "", time.time(), stopped.signum))
         end_children()  # in the middle of an epoch data loaders take seconds to end by themselves
         os._exit(0)
-    except SystemExit:
-        raise
-    except BaseException as error:
-        sys.stdout.flush()
-        with contextlib.suppress(OSError):
-            words = str(error).strip().splitlines() or [""]
-            what = f"{type(error).__name__}: {words[0]}"
-            report.send(Ending(user_line(error), traceback.format_exc(), what, time.time()))
-        sys.stderr.flush()
-        os._exit(1)  # no clean-up: it could wait for peers that are gone
-
-
-def die_with(parent: int) -> None:
-    """Ask the kernel to end this process when its parent ends, however that happens."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # 1: PR_SET_PDEATHSIG
-    if os.getppid() != parent:
-        os._exit(1)
