@@ -1,47 +1,34 @@
 """Runs commands up to the point where their work would begin; all before it is real.
 
-A process of its own (`Rehearsal`), which imports fairseq and this package once. It takes the words
-of a command as a line of JSON, forks, and lets the child parse them with the command's own parser
-and make the checks that come before the first worker. In place of the work it ends with `REACHED`.
+A `Rehearsal` is a server (warm.py) that has replaced the work of all commands. It forks, and the
+child parses a command with the command's own parser and makes the checks that come before the first
+worker. In place of the work it ends with `REACHED`.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
 import importlib.util
-import json
 import os
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
-from jobs import ROOT, Result, environment
-from warm import commands
+from jobs import Result
+from warm import WarmServer, commands, prepare_package
 
 REACHED = 77
 
 
 class Rehearsal:
     def __init__(self, folder: Path, *, look_at_data: bool = False):
-        self.process = subprocess.Popen(
-            [sys.executable, __file__, *(["data"] if look_at_data else [])],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment(PYTHONPATH=f"{Path(__file__).parent}{os.pathsep}{ROOT}"),
-            cwd=folder,
-            text=True,
-        )
+        self.server, self.folder = WarmServer("rehearse:prepare"), folder
+        self.look_at_data = look_at_data
 
     def __call__(self, words: list[str]) -> Result:
-        print(json.dumps(words), file=self.process.stdin, flush=True)
-        code, out, err = json.loads(self.process.stdout.readline())
-        return Result(code, out, err, 0)
+        return self.server.call(perform, words, self.look_at_data, cwd=self.folder)
 
     def close(self) -> None:
-        self.process.stdin.close()
-        self.process.wait(timeout=10)
+        self.server.close()
 
 
 # In the process
@@ -57,18 +44,21 @@ def replace_work() -> None:
     import fairseq_cli.preprocess
 
     from fairseq_hybrid.inference import convert, trained
-    from fairseq_hybrid.launch import inputs, launcher
+    from fairseq_hybrid.launch import launcher
     from fairseq_hybrid.planner import command as planning
 
     launcher.launch = launcher.run_worker = begin
     planning.rank_by_measuring = planning.rank_by_projecting = begin
     fairseq_cli.generate.main = fairseq_cli.preprocess.main = begin
     trained.load = convert.find_checkpoint = begin
-    if "data" not in sys.argv:  # the data folder is the user's: here any name will do
+
+
+def perform(words: list[str], look_at_data: bool) -> None:
+    if not look_at_data:  # the data folder is the user's: here any name will do
+        from fairseq_hybrid.launch import inputs
+        from fairseq_hybrid.planner import command as planning
+
         inputs.validate_data = planning.validate_data = lambda task: None
-
-
-def perform(words: list[str]) -> None:
     program, *rest = words
     sys.argv = words
     if program == "flags":
@@ -91,7 +81,7 @@ def under_torchrun(words: list[str]) -> None:
     args = run.parse_args(words)
     workers = int(args.nnodes.partition(":")[0]) * int(args.nproc_per_node)
     os.environ.update(RANK="0", WORLD_SIZE=str(workers), MASTER_ADDR="host", MASTER_PORT="29500")
-    perform([args.training_script, *args.training_script_args])
+    perform([args.training_script, *args.training_script_args], look_at_data=True)
 
 
 def benchmark(path: str) -> None:
@@ -132,38 +122,5 @@ def flags() -> set[str]:
 
 
 def prepare() -> None:
-    """What all children would have to do again."""
-    import fairseq_cli.train  # noqa: F401  (first: it sets up fairseq's log)
-    from fairseq import options
-    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-
-    import fairseq_hybrid  # noqa: F401
-
+    prepare_package()
     replace_work()
-    parser = options.get_training_parser()
-    args = options.parse_args_and_arch(parser, ["DATA", "--arch", "hybrid_lstm"])
-    convert_namespace_to_omegaconf(args)  # hydra's grammar is slow the first time
-    gc.collect()
-    gc.freeze()
-
-
-def serve() -> None:
-    talk = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    prepare()
-    for line in sys.stdin:
-        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-            pid = os.fork()
-            if pid == 0:
-                talk.close()
-                os.dup2(out.fileno(), 1)
-                os.dup2(err.fileno(), 2)
-                return perform(json.loads(line))
-            code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-            out.seek(0)
-            err.seek(0)
-            print(json.dumps([code, out.read(), err.read()]), file=talk, flush=True)
-
-
-if __name__ == "__main__":
-    serve()

@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from jobs import TINY_LSTM, Result, environment, finish, start, train_command
@@ -41,13 +42,13 @@ class Cold:
 class WarmServer:
     """Starts jobs, one at a time, each in a session of its own.
 
-    With `bare`, only fairseq is imported, so that FAIRSEQ_HYBRID_WITHOUT, which is read when this
-    package is, can be set for a job.
+    `prepare`, MODULE:NAME, is what all its jobs would have to do again. Without it only fairseq is
+    imported, so that FAIRSEQ_HYBRID_WITHOUT, which is read when this package is, can be set.
     """
 
-    def __init__(self, bare: bool = False):
-        code = f"import sys; sys.path.append(sys.argv[1]); import warm; warm.serve({bare})"
-        self.bare = bare
+    def __init__(self, prepare: str | None = "warm:prepare_package"):
+        code = f"import sys; sys.path.append(sys.argv[1]); import warm; warm.serve({prepare!r})"
+        self.bare = prepare is None
         self.busy: int | None = None
         """the job that runs"""
         self.process = subprocess.Popen(
@@ -112,7 +113,7 @@ class WarmServer:
 @functools.cache
 def shared_server(bare: bool = False) -> WarmServer:
     """The one of this process. It ends with the process."""
-    return WarmServer(bare)
+    return WarmServer(None) if bare else WarmServer()
 
 
 class Job:
@@ -144,11 +145,11 @@ class Warm(Job):
 # In the server
 
 
-def serve(bare: bool) -> None:
+def serve(preparation: str | None) -> None:
     """Fork for every line: a job as `WarmServer.ask` writes it. Answers its pid, then its end."""
     talk = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    prepare(bare)
+    prepare(preparation)
     for line in sys.stdin:
         pid = os.fork()
         if pid == 0:
@@ -158,14 +159,14 @@ def serve(bare: bool) -> None:
         print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), file=talk, flush=True)
 
 
-def prepare(bare: bool) -> None:
+def prepare(preparation: str | None) -> None:
     """What every job would have to do again."""
     import fairseq_cli.train  # noqa: F401  (first: it sets up fairseq's log)
     import pytest  # noqa: F401
     import torch._dynamo  # noqa: F401
 
-    if not bare:
-        prepare_package()
+    if preparation:
+        called(preparation)()
     commands()
     assert len(os.listdir("/proc/self/task")) == 1, "threads do not survive a fork"
     gc.collect()
@@ -190,8 +191,13 @@ def perform(job: dict) -> None:
     os.chdir(job["cwd"])
     os.environ.update(job["env"])
     sys.path[:] = job["path"]
-    module, _, name = job["function"].partition(":")
-    getattr(importlib.import_module(module), name)(*job["args"])
+    called(job["function"])(*job["args"])
+
+
+def called(function: str) -> Callable[..., None]:
+    """MODULE:NAME"""
+    module, _, name = function.partition(":")
+    return getattr(importlib.import_module(module), name)
 
 
 @functools.cache
