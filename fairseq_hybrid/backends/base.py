@@ -31,11 +31,12 @@ from torch import Tensor, nn
 from fairseq_hybrid.comm.sums import ring_bytes
 from fairseq_hybrid.comm.transport import flatten
 from fairseq_hybrid.optim.optimizer import GradientGroup, Gradients, HybridOptimizer
+from fairseq_hybrid.optim.rows import RowSharing
 
 Sample = dict[str, Any]
 
 
-class Backend(Gradients, nn.Module):
+class Backend(Gradients, RowSharing, nn.Module):
     """The model, and how the workers share the work on it."""
 
     # What holds for all updates
@@ -48,7 +49,7 @@ class Backend(Gradients, nn.Module):
     saves_together = False
     """whether a save needs all workers: the optimizer's state is spread over them"""
     takes_row_gradients = False
-    """whether gradients may be sparse (--criterion sampled_softmax)"""
+    """whether gradients may be sparse: --criterion sampled_softmax, whose hooks are `RowSharing`"""
     scales_once = True
 
     def __init__(self, module: nn.Module, process_group: Any = None):

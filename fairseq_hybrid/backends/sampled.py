@@ -38,7 +38,7 @@ from fairseq_hybrid.comm import sums
 from fairseq_hybrid.config import AUTO
 from fairseq_hybrid.errors import UserError
 from fairseq_hybrid.models.late_gradients import Product
-from fairseq_hybrid.optim.rows import gather, sparse_rows
+from fairseq_hybrid.optim.rows import LateProduct, sparse_rows
 
 BUCKET = 4 << 20
 """bytes of gradients that are worth a message of their own"""
@@ -125,7 +125,6 @@ class SampledDataParallel(Backend):
         return {p: r[r != pads.get(p, -1)] for p, r in rows.items() if p.requires_grad}
 
     def union_of_words(self, words: Tensor) -> Tensor:
-        """The words that any worker has, in ascending order."""
         read, self.read = self.read, {}
         sets = [(words, self.vocabulary), *((rows, p.size(0)) for p, rows in read.items())]
         union, *looked_up = self._union(sets)
@@ -134,17 +133,12 @@ class SampledDataParallel(Backend):
         return union
 
     def note_sample(self, words_S: Tensor) -> None:
-        """The words, the same on all workers, whose output weights get a gradient."""
         self.sampled_words.append(words_S)
 
-    def output_rows(
-        self, words_S: Tensor
-    ) -> tuple[Tensor, Callable[[Tensor, Tensor], None] | None]:
-        """Output weights_SD of these words, and who takes the factors of their gradient."""
-        weight = self.module.softmax_parameters()[0]
+    def output_rows(self, weight: Tensor, words_S: Tensor) -> tuple[Tensor, LateProduct | None]:
         autocast = torch.is_autocast_enabled(weight.device.type)
         if self.early is None or self.accumulating or autocast or not weight.requires_grad:
-            return gather(weight, words_S, True), None
+            return super().output_rows(weight, words_S)
         product = Product()
         self.late = LateRows(weight, words_S, product)
         return weight.detach().index_select(0, words_S), product.set

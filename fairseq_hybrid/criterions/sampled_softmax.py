@@ -176,7 +176,7 @@ class SampledSoftmaxCriterion(CrossEntropyCriterion):
     def forward(self, model, sample, reduce=True):
         if not (self.training and model.training):
             return super().forward(model, sample, reduce)
-        if takes_rows(model):
+        if sharing_of(model).takes_row_gradients:
             model.use_row_gradients()
         features, extra = model(**sample["net_input"], features_only=True)
         target_N = model.get_targets(sample, (features, extra)).view(-1)
@@ -194,21 +194,17 @@ class SampledSoftmaxCriterion(CrossEntropyCriterion):
 
     def sampled_loss(self, model, features_ND: Tensor, target_N: Tensor) -> tuple[Tensor, int]:
         """The loss over this step's words, and how many they were."""
-        by_rows, present = takes_rows(model), target_N.unique()
-        if hasattr(model, "union_of_words"):
-            present = model.union_of_words(present)
+        sharing = sharing_of(model)
+        present = sharing.union_of_words(target_N.unique())
         sample = self.sampler.draw(present, self._next_seed(model.num_updates))
-        if hasattr(model, "note_sample"):
-            model.note_sample(sample.words_S)
+        sharing.note_sample(sample.words_S)
         weight, bias = model.softmax_parameters()
         offset_S = -sample.log_inclusion_S.to(weight.dtype) if self.corrects else None
         if bias is not None:
+            by_rows = sharing.takes_row_gradients
             bias_S = rows.gather(bias, sample.words_S, by_rows).flatten()
             offset_S = bias_S if offset_S is None else offset_S + bias_S
-        if hasattr(model, "output_rows"):
-            weight_SD, late = model.output_rows(sample.words_S)
-        else:
-            weight_SD, late = rows.gather(weight, sample.words_S, by_rows), None
+        weight_SD, late = sharing.output_rows(weight, sample.words_S)
         # Special symbols are the first words of the dictionary, and so of every sample.
         how, constant = self._how(sample, weight.dtype)
         index_N = sample.positions(target_N)
@@ -248,11 +244,14 @@ class SampledSoftmaxCriterion(CrossEntropyCriterion):
             metrics.log_scalar("words", words / samples, samples, round=0)
 
 
-def takes_rows(model: Any) -> bool:
-    """Whether whoever gathers the gradients can take single rows.
+def sharing_of(model: Any) -> rows.RowSharing:
+    """The backend, in fairseq's wrapper or not; without one of ours, one worker's.
 
-    A model alone can, and a wrapper that says so; it may also have `union_of_words`, which gives
-    the words of all workers, `note_sample`, and `output_rows`, which gives the output weights of
-    some words. fairseq's wrappers get whole matrices.
+    fairseq's backends get whole matrices.
     """
-    return isinstance(model, BaseFairseqModel) or getattr(model, "takes_row_gradients", False)
+    for part in (model, getattr(model, "module", None)):
+        if isinstance(part, rows.RowSharing):
+            return part
+    alone = rows.RowSharing()
+    alone.takes_row_gradients = isinstance(model, BaseFairseqModel)
+    return alone

@@ -25,7 +25,7 @@ from fairseq_hybrid.options import LOW_PRECISION, refuse_together
 NAMES = ("adam", "sgd", "adagrad", "ng_sgd")
 
 
-def gather(weight: nn.Parameter, rows: Tensor, by_rows: bool) -> Tensor:
+def gather(weight: Tensor, rows: Tensor, by_rows: bool) -> Tensor:
     """`weight[rows]`; its gradient has those rows only, if `by_rows` and the weight is a matrix."""
     if weight.dim() == 1:
         return weight[rows]
@@ -37,6 +37,29 @@ def sparse_rows(rows: Tensor, values: Tensor, like: Tensor) -> Tensor:
     return torch.sparse_coo_tensor(
         rows.unsqueeze(0), values, like.shape, is_coalesced=True, check_invariants=False
     )
+
+
+LateProduct = Callable[[Tensor, Tensor], None]
+"""is given the two factors of a gradient, to multiply them later"""
+
+
+class RowSharing:
+    """What ``--criterion sampled_softmax`` asks about the workers, answered for one of them."""
+
+    takes_row_gradients = True
+    """whether gradients may be sparse"""
+
+    def union_of_words(self, words: Tensor) -> Tensor:
+        """The words that any worker has, ascending, given this one's."""
+        return words
+
+    def note_sample(self, words_S: Tensor) -> None:
+        """The words, the same on all workers, whose output weights get a gradient."""
+
+    def output_rows(self, weight: Tensor, words_S: Tensor) -> tuple[Tensor, LateProduct | None]:
+        """Output weights_SD of these words, and who takes the factors of their gradient, if that
+        is not autograd."""
+        return gather(weight, words_S, self.takes_row_gradients), None
 
 
 def parts(grad: Tensor) -> Tensor:
@@ -72,7 +95,9 @@ def step(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
     return done
 
 
-Rule = Callable[[Tensor, Tensor, Tensor, dict, dict], None]
+Values = dict[str, Any]
+"""the state of a parameter, or the options of its group"""
+Rule = Callable[[Tensor, Tensor, Tensor, Values, Values], None]
 
 
 def rule(optimizer: torch.optim.Optimizer) -> Rule:
@@ -85,7 +110,7 @@ def rule(optimizer: torch.optim.Optimizer) -> Rule:
     raise UserError(f"--optimizer {kinds[0]} cannot update single rows: use {', '.join(NAMES)}")
 
 
-def decay(p: Tensor, rows: Tensor, values: Tensor, group: dict, optimizer: Any) -> None:
+def decay(p: Tensor, rows: Tensor, values: Tensor, group: Values, optimizer: Any) -> None:
     """As the optimizer would: fairseq's Adam shrinks the weights, torch's others the gradient."""
     old = p.index_select(0, rows)
     if rule(optimizer) is adam:
@@ -94,7 +119,7 @@ def decay(p: Tensor, rows: Tensor, values: Tensor, group: dict, optimizer: Any) 
         values.add_(old, alpha=group["weight_decay"])
 
 
-def adam(p: Tensor, rows: Tensor, values: Tensor, state: dict, group: dict) -> None:
+def adam(p: Tensor, rows: Tensor, values: Tensor, state: Values, group: Values) -> None:
     """fairseq's Adam, with the number of steps that each row has made."""
     beta1, beta2 = group["betas"]
     if "exp_avg" not in state:
@@ -116,7 +141,7 @@ def adam(p: Tensor, rows: Tensor, values: Tensor, state: dict, group: dict) -> N
     p.index_add_(0, rows, change, alpha=-group["lr"])
 
 
-def sgd(p: Tensor, rows: Tensor, values: Tensor, state: dict, group: dict) -> None:
+def sgd(p: Tensor, rows: Tensor, values: Tensor, state: Values, group: Values) -> None:
     """torch's SGD; each row has its own momentum."""
     momentum = group.get("momentum", 0.0)
     if momentum:
@@ -127,7 +152,7 @@ def sgd(p: Tensor, rows: Tensor, values: Tensor, state: dict, group: dict) -> No
     p.index_add_(0, rows, values, alpha=-group["lr"])
 
 
-def adagrad(p: Tensor, rows: Tensor, values: Tensor, state: dict, group: dict) -> None:
+def adagrad(p: Tensor, rows: Tensor, values: Tensor, state: Values, group: Values) -> None:
     """torch's Adagrad, whose state is there from the start."""
     state["step"] += 1
     total = state["sum"].index_select(0, rows).addcmul_(values, values)

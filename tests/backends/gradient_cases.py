@@ -15,6 +15,7 @@ from fairseq_hybrid.backends.wavefront.backend import WavefrontParallel
 from fairseq_hybrid.criterions.sampled_softmax import SampledSoftmaxConfig, SampledSoftmaxCriterion
 from fairseq_hybrid.models import hybrid_lstm
 from fairseq_hybrid.models.attention import Memory
+from fairseq_hybrid.optim.rows import RowSharing
 
 LENGTHS = (  # source and target sentences of each rank's batch: no two shapes alike
     ((3, 6, 1, 4), (5, 2, 7, 4)),
@@ -193,6 +194,22 @@ def dense(grad: torch.Tensor) -> torch.Tensor:
     return grad.to_dense() if grad.is_sparse else grad
 
 
+class Joined(RowSharing):
+    """A model whose criterion is told the words of all workers."""
+
+    def __init__(self, model, words):
+        self.model, self.words = model, words
+
+    def __getattr__(self, name):
+        return getattr(self.model, name)
+
+    def __call__(self, **net_input):
+        return self.model(**net_input)
+
+    def union_of_words(self, words):
+        return self.words
+
+
 def reference(case: Case, world: int) -> dict:
     task = case.task
     model = case.model(task)
@@ -200,10 +217,10 @@ def reference(case: Case, world: int) -> dict:
     for turn in range(case.accumulate):
         samples = [sample(task, rank, turn) for rank in range(world)]
         words = torch.cat([s["target"].flatten() for s in samples]).unique()
-        model.union_of_words = lambda _, words=words: words
+        shared = Joined(model, words) if case.sampled else model
         for criterion, batch_of_rank in zip(criterions, samples):
             with case.precision():
-                part = criterion(model, batch_of_rank)[0]
+                part = criterion(shared, batch_of_rank)[0]
             (part / world).backward()
             loss += part.item()
     trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
