@@ -66,7 +66,7 @@ def register_backend(
     return register
 
 
-def ddp_backend_field() -> dataclasses.Field:
+def ddp_backend_field() -> Any:
     return configs.DistributedTrainingConfig.__dataclass_fields__["ddp_backend"]
 
 

@@ -20,6 +20,8 @@ logger = logging.getLogger(__name__)
 
 
 class ResumingTrainer(Trainer):
+    _grad_norm_buf: Any  # fairseq's, which has no types
+    _gathered_optim_state: Any
     resumed: dict[str, Any] | None = None
     """the position in a checkpoint that was loaded, until there is an iterator for it"""
 

@@ -51,7 +51,7 @@ class Gradients:
         """All gradients of an update, which fairseq wants multiplied by `factor`."""
         found = [p for p in params if p.grad is not None]
         for p in found:
-            if p.grad.is_sparse:
+            if p.grad is not None and p.grad.is_sparse:
                 p.grad = p.grad.coalesce()
         return [(found, factor if self.mean_gradients else factor / self.world)]
 
@@ -59,7 +59,7 @@ class Gradients:
         """Of the whole gradient, multiplied by the factors."""
         norms = []
         for params, factor in groups:
-            each = [torch.linalg.vector_norm(rows.parts(p.grad)) for p in params]
+            each = [torch.linalg.vector_norm(values) for values in numbers(params)]
             if each:
                 norms.append(torch.linalg.vector_norm(torch.stack(each)) * factor)
         if len(norms) > 1:
@@ -69,6 +69,11 @@ class Gradients:
     def apply_gradients(self, step: Callable[[], None]) -> None:
         """Use them: by a step of this worker's optimizer."""
         step()
+
+
+def numbers(params: Iterable[nn.Parameter]) -> list[Tensor]:
+    """Those that the gradients consist of."""
+    return [rows.parts(p.grad) for p in params if p.grad is not None]
 
 
 class GradientScale:
@@ -97,7 +102,7 @@ class GradientScale:
             scale = scale * (max_norm / (norm + 1e-6)).clamp(max=1)
         for members, factor in groups:
             if members:
-                torch._foreach_mul_([rows.parts(p.grad) for p in members], scale * factor)
+                torch._foreach_mul_(numbers(members), scale * factor)
         return norm
 
     def norm(self, groups: Sequence[GradientGroup]) -> Tensor:
@@ -165,7 +170,7 @@ class WatchesModel(FairseqOptimizer):
     def follow_first(self, group: Any) -> None:
         """Called before a save: what a checkpoint holds of this is worker 0's."""
 
-    def around_step(self) -> contextlib.AbstractContextManager:
+    def around_step(self) -> contextlib.AbstractContextManager[None]:
         """Around each step, whoever makes it."""
         return contextlib.nullcontext()
 
