@@ -194,31 +194,29 @@ def add_wavefront_flags() -> None:
 
 
 def add_other_flags() -> None:
-    averaging = options.backend("model_averaging")
+    averaging = (options.backend("model_averaging"),)
     add_option(
         "averaging_interval", int, 10,
         "updates between two averagings of the parameters (--ddp-backend model_averaging)",
-        good=lambda n: n >= 1, wrong="is not a number of updates: give 1 or more",
-        needs=(averaging,),
+        **options.at_least(1, "updates"), needs=averaging,
     )  # fmt: skip
     add_option(
         "averaging_warmup", int, 0,
         "updates at the beginning that average gradients instead (--ddp-backend model_averaging)",
-        good=lambda n: n >= 0, wrong="is not a number of updates: give 0 or more",
-        needs=(averaging,),
+        **options.at_least(0, "updates"), needs=averaging,
     )  # fmt: skip
     add_option(
         "averaging_state", str, KEEP,
         f"what becomes of the optimizer's state at an averaging: {', '.join(AVERAGING_STATES)}",
-        **options.known(AVERAGING_STATES), needs=(averaging,),
+        **options.known(AVERAGING_STATES), needs=averaging,
     )  # fmt: skip
     add_option(
         "averaging_outer", str, NONE,
         "what is made of the mean of the workers: none takes it as it is; nesterov: what it has "
         "moved is the gradient of an outer SGD with momentum (DiLoCo)",
-        **options.known(OUTER), needs=(averaging,),
+        **options.known(OUTER), needs=averaging,
     )  # fmt: skip
-    nesterov = (averaging, Need("--averaging-outer", (NESTEROV,), name="averaging_outer"))
+    nesterov = (*averaging, Need("--averaging-outer", (NESTEROV,), name="averaging_outer"))
     add_option(
         "averaging_outer_rate", float, 0.7,
         "learning rate of --averaging-outer nesterov; 1 without momentum takes the mean",
@@ -233,7 +231,7 @@ def add_other_flags() -> None:
     add_option(
         "averaging_overlap", bool, False,
         "go on while the mean is on its way: it is applied at the end of the next interval",
-        needs=(averaging,),
+        needs=averaging,
     )  # fmt: skip
     add_option(
         "share_hidden_fraction", float, 1.0,
@@ -245,8 +243,7 @@ def add_other_flags() -> None:
     add_option(
         "async_staleness", int, 4,
         "updates that a worker may be ahead of the slowest one (--ddp-backend async)",
-        good=lambda n: n >= 0, wrong="is not a number of updates: give 0 or more",
-        needs=(options.backend("async"),),
+        **options.at_least(0, "updates"), needs=(options.backend("async"),),
     )  # fmt: skip
 
 

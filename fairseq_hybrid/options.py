@@ -105,6 +105,21 @@ def add_option(
     hydra_init()
 
 
+def field(default: Any, help: str, **how: Any) -> Any:
+    """Of a dataclass of options; `good`, `wrong` and `needs` are its row in the table."""
+    row = {name: how.pop(name) for name in ("good", "wrong", "needs") if name in how}
+    return dataclasses.field(default=default, metadata={"help": help, "row": row, **how})
+
+
+def rows_of(config: Any, section: str = WORKERS, of: str | None = None) -> list[Option]:
+    """Of the fields of a dataclass that not every value is good for."""
+    return [
+        Option(field.name, **field.metadata["row"], section=section, of=of, default=field.default)
+        for field in dataclasses.fields(config)
+        if field.metadata.get("row")
+    ]
+
+
 def at_least(least: int, what: str) -> dict[str, Any]:
     """`good` and `wrong` of a number, or of a list of them; None is what is not given."""
 

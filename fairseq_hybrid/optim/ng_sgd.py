@@ -21,8 +21,8 @@ import contextlib
 import logging
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, List, Optional  # noqa: UP035  (as fairseq wants it)
 
 import torch
@@ -38,7 +38,6 @@ from fairseq_hybrid.errors import UserError
 from fairseq_hybrid.optim.natural_gradient import NaturalLinear, TwoSided
 from fairseq_hybrid.optim.optimizer import WatchesModel
 from fairseq_hybrid.optim.rows import sparse_rows
-from fairseq_hybrid.options import Option
 
 # (No `from __future__ import annotations` here: fairseq wants the types themselves.)
 
@@ -49,54 +48,45 @@ BACKENDS = ("pytorch_ddp", "c10d", "legacy_ddp", "no_c10d", "model_averaging", "
 """those in which every worker has all gradients, and in the shape of the weights"""
 
 
+def limits(good: Callable[[float], bool], wanted: str) -> dict[str, Any]:
+    return {"good": good, "wrong": f"does not go with --optimizer {NAME}: give {wanted}"}
+
+
+ENOUGH = limits(lambda n: n >= 1, "1 or more")
+
+
 @dataclass
 class NaturalGradientSGDConfig(FairseqDataclass):
-    momentum: float = field(default=0.0, metadata={"help": "momentum factor"})
-    weight_decay: float = field(
-        default=0.0, metadata={"help": "weight decay", "argparse_alias": "--wd"}
+    momentum: float = options.field(
+        0.0, "momentum factor", **limits(lambda m: 0 <= m < 1, "0 <= M < 1")
     )
-    ng_rank_in: int = field(
-        default=20, metadata={"help": "directions kept of what goes into a weight"}
+    weight_decay: float = options.field(
+        0.0, "weight decay", argparse_alias="--wd",
+        **limits(lambda x: 0 <= x < math.inf, "0 or more"),
+    )  # fmt: skip
+    ng_rank_in: int = options.field(20, "directions kept of what goes into a weight", **ENOUGH)
+    ng_rank_out: int = options.field(
+        80, "directions kept of the derivatives by what comes out", **ENOUGH
     )
-    ng_rank_out: int = field(
-        default=80, metadata={"help": "directions kept of the derivatives by what comes out"}
+    ng_update_period: int = options.field(
+        4, "batches between two updates of the Fisher matrices", **ENOUGH
     )
-    ng_update_period: int = field(
-        default=4, metadata={"help": "batches between two updates of the Fisher matrices"}
-    )
-    ng_history: float = field(
-        default=2000.0, metadata={"help": "samples (rows) that the Fisher matrices look back"}
-    )
-    ng_alpha: float = field(
-        default=4.0, metadata={"help": "smoothing of the Fisher matrices with their mean diagonal"}
-    )
-    ng_max_change: float = field(
-        default=0.0,
-        metadata={"help": "largest norm of a parameter's change in one update (0: any)"},
-    )
+    ng_history: float = options.field(
+        2000.0, "samples (rows) that the Fisher matrices look back",
+        **limits(lambda x: 0 < x < math.inf, "more than 0, such as 2000"),
+    )  # fmt: skip
+    ng_alpha: float = options.field(
+        4.0, "smoothing of the Fisher matrices with their mean diagonal",
+        **limits(lambda x: 0 <= x < math.inf, "0 or more, such as 4"),
+    )  # fmt: skip
+    ng_max_change: float = options.field(
+        0.0, "largest norm of a parameter's change in one update (0: any)",
+        **limits(lambda x: 0 <= x < math.inf, "0 (any change) or more, such as 0.75"),
+    )  # fmt: skip
     lr: List[float] = II("optimization.lr")  # noqa: UP006, RUF009
 
 
-for name, good, wanted in (
-    ("momentum", lambda v: 0 <= v < 1, "0 <= M < 1"),
-    ("weight_decay", lambda v: 0 <= v < math.inf, "0 or more"),
-    ("ng_rank_in", lambda v: v >= 1, "1 or more"),
-    ("ng_rank_out", lambda v: v >= 1, "1 or more"),
-    ("ng_update_period", lambda v: v >= 1, "1 or more"),
-    ("ng_history", lambda v: 0 < v < math.inf, "more than 0, such as 2000"),
-    ("ng_alpha", lambda v: 0 <= v < math.inf, "0 or more, such as 4"),
-    ("ng_max_change", lambda v: 0 <= v < math.inf, "0 (any change) or more, such as 0.75"),
-):
-    options.declare(
-        Option(
-            name,
-            good,
-            f"does not go with --optimizer {NAME}: give {wanted}",
-            section="optimizer",
-            of=NAME,
-            default=getattr(NaturalGradientSGDConfig, name),
-        )
-    )
+options.declare(*options.rows_of(NaturalGradientSGDConfig, "optimizer", NAME))
 
 
 def validate_ng_sgd(cfg: Any) -> None:

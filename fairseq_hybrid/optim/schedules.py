@@ -10,7 +10,7 @@ A mean over n workers' models moves by a mean of their steps: ``--lr-scale-worke
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, List, Optional  # noqa: UP035  (as fairseq wants it)
 
 from fairseq.dataclass import FairseqDataclass
@@ -19,11 +19,11 @@ from omegaconf import II
 
 from fairseq_hybrid import options
 from fairseq_hybrid.errors import UserError
-from fairseq_hybrid.options import Option
 
 # (No `from __future__ import annotations` here: fairseq wants the types themselves.)
 
 EXPONENTIAL, NEWBOB = "exponential", "newbob"
+SHARE = {"good": lambda v: v >= 0, "wrong": "is not a share of the loss: give 0 or more"}
 SCALES = {"none": lambda n: 1.0, "sqrt": math.sqrt, "linear": float}
 FINISHED = -1.0
 """a rate that makes fairseq stop: never above --stop-min-lr, which is -1 by default"""
@@ -31,10 +31,9 @@ FINISHED = -1.0
 
 @dataclass
 class ScaledConfig(FairseqDataclass):
-    lr_scale_workers: str = field(
-        default="none",
-        metadata={"help": "multiply rates by 1 (none), the root (sqrt) or the number (linear) of "
-        "workers"},
+    lr_scale_workers: str = options.field(
+        "none", "multiply rates by 1 (none), the root (sqrt) or the number (linear) of workers",
+        **options.known(SCALES),
     )  # fmt: skip
     lr: List[float] = II("optimization.lr")  # noqa: UP006, RUF009
     distributed_world_size: int = II("distributed_training.distributed_world_size")
@@ -51,19 +50,6 @@ class Scaled(FairseqLRScheduler):
         self.scale = SCALES[cfg.lr_scale_workers](cfg.distributed_world_size)
         self.first = cfg.lr[0] * self.scale
         self.optimizer.set_lr(self.first)
-
-
-def declare() -> None:
-    section = "lr_scheduler"
-    for name in (EXPONENTIAL, NEWBOB):
-        scales = options.known(SCALES)
-        options.declare(Option("lr_scale_workers", **scales, section=section, of=name))
-    share = {"good": lambda v: v >= 0, "wrong": "is not a share of the loss: give 0 or more"}
-    for name in ("newbob_start", "newbob_end"):
-        options.declare(Option(name, **share, section=section, of=NEWBOB))
-
-
-declare()
 
 
 def validate_schedule(cfg: Any) -> None:
@@ -96,8 +82,8 @@ def last_rate(cfg: Any) -> float:
 
 @dataclass
 class ExponentialConfig(ScaledConfig):
-    final_lr: Optional[float] = field(
-        default=None, metadata={"help": "rate at the end of training (default: a tenth of --lr)"}
+    final_lr: Optional[float] = options.field(
+        None, "rate at the end of training (default: a tenth of --lr)"
     )
     max_update: int = II("optimization.max_update")
     max_epoch: int = II("optimization.max_epoch")
@@ -126,15 +112,18 @@ class Exponential(Scaled):
 
 @dataclass
 class NewbobConfig(ScaledConfig):
-    newbob_start: float = field(
-        default=0.01,
-        metadata={
-            "help": "begin to halve when an epoch improves validation by less than this share"
-        },
+    newbob_start: float = options.field(
+        0.01, "begin to halve when an epoch improves validation by less than this share", **SHARE
     )
-    newbob_end: float = field(
-        default=0.001, metadata={"help": "while halving, stop when an epoch gains less"}
+    newbob_end: float = options.field(
+        0.001, "while halving, stop when an epoch gains less", **SHARE
     )
+
+
+options.declare(
+    *options.rows_of(ExponentialConfig, "lr_scheduler", EXPONENTIAL),
+    *options.rows_of(NewbobConfig, "lr_scheduler", NEWBOB),
+)
 
 
 @register_lr_scheduler(NEWBOB, dataclass=NewbobConfig)

@@ -9,7 +9,7 @@ The defaults are those of Kaldi's recipes for acoustic models, but for the minib
 import math
 import os
 from argparse import ArgumentParser, Namespace
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, Optional
 
 from fairseq.dataclass import FairseqDataclass
@@ -21,10 +21,16 @@ from fairseq_hybrid.backends import averaging
 from fairseq_hybrid.errors import UserError
 from fairseq_hybrid.models import feedforward_lm_options
 from fairseq_hybrid.models.feedforward_lm import FeedforwardLanguageModel
-from fairseq_hybrid.options import Option
+from fairseq_hybrid.options import field
 
 RESULT = "pretrained.pt"
 PROGRESS = "pretraining_last.pt"
+
+
+ENOUGH = {"good": lambda n: n >= 1, "wrong": "is too small: give 1 or more"}
+POSITIVE = {"good": lambda x: 0 < x < math.inf, "wrong": "is too small: give more than 0"}
+MOMENTUM = {"good": lambda m: 0 <= m < 1, "wrong": "is not a momentum: give 0 <= M < 1"}
+PENALTY = {"good": lambda x: 0 <= x < math.inf, "wrong": "is not a penalty: give 0 or more"}
 
 
 @dataclass
@@ -34,45 +40,29 @@ class Settings(FairseqDataclass):
     # No `from __future__ import annotations` here: fairseq wants the types themselves.
 
     rbm_gaussian_lr: float = field(
-        default=0.01, metadata={"help": "learning rate of the first layer (real visible units)"}
+        0.01, "learning rate of the first layer (real visible units)", **POSITIVE
     )
-    rbm_gaussian_epochs: int = field(
-        default=2, metadata={"help": "epochs of the first layer (real visible units)"}
-    )
+    rbm_gaussian_epochs: int = field(2, "epochs of the first layer (real visible units)", **ENOUGH)
     rbm_lr: float = field(
-        default=0.4, metadata={"help": "learning rate of the other layers (binary visible units)"}
+        0.4, "learning rate of the other layers (binary visible units)", **POSITIVE
     )
-    rbm_epochs: int = field(default=1, metadata={"help": "epochs of each of the other layers"})
+    rbm_epochs: int = field(1, "epochs of each of the other layers", **ENOUGH)
     rbm_momentum: float = field(
-        default=0.5, metadata={"help": "at the start of a layer; rates are times 1 - momentum"}
+        0.5, "at the start of a layer; rates are times 1 - momentum", **MOMENTUM
     )
     rbm_final_momentum: float = field(
-        default=0.9, metadata={"help": "from the middle of a layer on; rises linearly until then"}
+        0.9, "from the middle of a layer on; rises linearly until then", **MOMENTUM
     )
-    rbm_weight_decay: float = field(default=2e-4, metadata={"help": "L2 penalty of the weights"})
+    rbm_weight_decay: float = field(2e-4, "L2 penalty of the weights", **PENALTY)
     rbm_weight_scale: float = field(
-        default=0.1, metadata={"help": "standard deviation of the weights at the start"}
+        0.1, "standard deviation of the weights at the start", **POSITIVE
     )
-    rbm_minibatch: int = field(default=128, metadata={"help": "words per update and worker"})
+    rbm_minibatch: int = field(128, "words per update and worker", **ENOUGH)
     embeddings_from: Optional[str] = field(
-        default=None,
-        metadata={
-            "help": "checkpoint of a language model with the same dictionary, whose input "
-            "embeddings are used instead of random ones"
-        },
+        None,
+        "checkpoint of a language model with the same dictionary, whose input embeddings are used "
+        "instead of random ones",
     )
-
-
-ENOUGH = {"good": lambda n: n >= 1, "wrong": "is too small: give 1 or more"}
-POSITIVE = {"good": lambda x: 0 < x < math.inf, "wrong": "is too small: give more than 0"}
-MOMENTUM = {"good": lambda m: 0 <= m < 1, "wrong": "is not a momentum: give 0 <= M < 1"}
-PENALTY = {"good": lambda x: 0 <= x < math.inf, "wrong": "is not a penalty: give 0 or more"}
-LIMITS = (
-    *(Option(name, **ENOUGH) for name in ("rbm_gaussian_epochs", "rbm_epochs", "rbm_minibatch")),
-    *(Option(name, **POSITIVE) for name in ("rbm_gaussian_lr", "rbm_lr", "rbm_weight_scale")),
-    *(Option(name, **MOMENTUM) for name in ("rbm_momentum", "rbm_final_momentum")),
-    Option("rbm_weight_decay", **PENALTY),
-)
 
 
 def add_args(parser: ArgumentParser) -> None:
@@ -98,8 +88,8 @@ def validate(cfg: Any, settings: Settings) -> None:
             "units are Boltzmann machines: use --activation sigmoid, or train without pretraining"
         )
     options.validate_values(cfg)
-    for limit in LIMITS:
-        limit.validate(settings)
+    for option in options.rows_of(Settings):
+        option.validate(settings)
     if cfg.distributed_training.distributed_world_size > 1:
         options.refuse_together(cfg, "--ddp-backend model_averaging", *averaging.WITHOUT)
     if settings.embeddings_from and not os.path.isfile(settings.embeddings_from):
