@@ -10,7 +10,7 @@ BIN    := $(VENV)/bin
 # the command's exit status, after a line with its time
 timed   = began=$$(date +%s); $(1); status=$$?; echo "suite: $$(($$(date +%s) - began)) s"; exit $$status
 # where real processes work together; the rest are unit tests
-DISTRIBUTED := tests/backends tests/comm tests/launch tests/faults tests/golden tests/system
+DISTRIBUTED := tests/backends tests/papers tests/comm tests/launch tests/faults tests/golden tests/system
 TEST   = -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not long"
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 CORES  := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)

@@ -1,4 +1,4 @@
-"""All flags of ours beside ``--ddp-backend``, and what is settled before any worker starts.
+"""The core's flags beside ``--ddp-backend``, and what is settled before any worker starts.
 
 ``Config`` and its parts name what this package reads of fairseq's configuration.
 
@@ -7,7 +7,8 @@
 * ``resolve``   may choose: a plan sets the backend and its options (``RESOLVERS``)
 * ``validate``  may refuse: every value, then what the chosen parts can't do (``VALIDATORS``)
 
-Flags of models, criterions, optimizers and schedules stand in their own dataclasses.
+Flags of models, criterions, optimizers and schedules stand in their own dataclasses, those of what
+is beside the core with it.
 """
 
 from __future__ import annotations
@@ -239,11 +240,6 @@ def add_other_flags() -> None:
         "kept and sent later (--ddp-backend sampled)",
         good=lambda p: 0 < p <= 1, wrong="is not a share: give 0 < P <= 1",
         needs=(options.backend("sampled"),),
-    )  # fmt: skip
-    add_option(
-        "async_staleness", int, 4,
-        "updates that a worker may be ahead of the slowest one (--ddp-backend async)",
-        **options.at_least(0, "updates"), needs=(options.backend("async"),),
     )  # fmt: skip
 
 

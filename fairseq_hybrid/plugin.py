@@ -36,8 +36,9 @@ SWITCH = "FAIRSEQ_HYBRID_WITHOUT"
 
 NAMED = (  # modules with fairseq's decorators: --task, --arch, --criterion, --optimizer ... names
     *("tasks", "models", "criterions", "optim"),
-    *("backends.sampled", "backends.averaging", "backends.asynchronous"),
+    *("backends.sampled", "backends.averaging"),
     "backends.wavefront.backend",  # hybrid, model_parallel
+    *("papers.asynchronous", "papers.ng_sgd"),
 )
 
 
@@ -71,7 +72,8 @@ def connect_layers() -> None:
     from fairseq_hybrid.backends.wavefront.options import choose_head
     from fairseq_hybrid.criterions import sampled_softmax
     from fairseq_hybrid.generation import beam_search
-    from fairseq_hybrid.optim import ng_sgd, precision, schedules
+    from fairseq_hybrid.optim import precision, schedules
+    from fairseq_hybrid.papers import ng_sgd
     from fairseq_hybrid.planner import option
 
     registry.install()

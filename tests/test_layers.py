@@ -18,7 +18,7 @@ LAYERS = (
     ("criterions", "generation"),
     ("backends",),
     ("trainer",),
-    ("pretraining", "planner", "inference"),
+    ("papers", "pretraining", "planner", "inference"),
     ("plugin", "cli"),
 )
 PLACE = {name: place for place, names in enumerate(LAYERS) for name in names}

@@ -1,5 +1,5 @@
-"""Learning-rate schedules, natural-gradient SGD, and what optimizers need to update single rows."""
+"""What optimizers need to scale once and to update single rows, and learning-rate schedules."""
 
-from fairseq_hybrid.optim import ng_sgd, schedules
+from fairseq_hybrid.optim import schedules
 
-__all__ = ["ng_sgd", "schedules"]
+__all__ = ["schedules"]

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from fairseq_hybrid.backends.asynchronous import AsyncParallel
 from fairseq_hybrid.backends.wavefront.backend import packed_targets
 from fairseq_hybrid.backends.wavefront.decoupled import Stash
 from fairseq_hybrid.models.lstm_layer import LSTMLayer
 from fairseq_hybrid.models.packing import Packing
+from fairseq_hybrid.papers.asynchronous import AsyncParallel
 
 PAD = 1
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from fairseq_hybrid.optim.natural_gradient import EARLY, OnlineNaturalGradient
+from fairseq_hybrid.papers.natural_gradient import EARLY, OnlineNaturalGradient
 
 ALPHA, HISTORY, EPS, DELTA, PERIOD = 4.0, 2000.0, 1e-10, 5e-4, 4
 

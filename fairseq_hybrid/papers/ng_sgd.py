@@ -35,9 +35,9 @@ from torch import nn
 
 from fairseq_hybrid import options
 from fairseq_hybrid.errors import UserError
-from fairseq_hybrid.optim.natural_gradient import NaturalLinear, TwoSided
 from fairseq_hybrid.optim.optimizer import WatchesModel
 from fairseq_hybrid.optim.rows import sparse_rows
+from fairseq_hybrid.papers.natural_gradient import NaturalLinear, TwoSided
 
 # (No `from __future__ import annotations` here: fairseq wants the types themselves.)
 

@@ -15,9 +15,9 @@ from jobs import curve, train_command
 from warm import Warm
 from workers import WorkerError, run_workers
 
-from fairseq_hybrid.backends.asynchronous import AsyncParallel, Server
 from fairseq_hybrid.optim import rows
 from fairseq_hybrid.optim.optimizer import wrap
+from fairseq_hybrid.papers.asynchronous import AsyncParallel, Server
 
 UPDATES, WORDS = 20, 9
 LM = (

@@ -14,9 +14,9 @@ from warm import Warm
 
 import fairseq_hybrid  # noqa: F401  (names of fairseq's)
 from fairseq_hybrid.errors import UserError
-from fairseq_hybrid.optim import ng_sgd
-from fairseq_hybrid.optim.natural_gradient import OnlineNaturalGradient
 from fairseq_hybrid.optim.optimizer import wrap
+from fairseq_hybrid.papers import ng_sgd
+from fairseq_hybrid.papers.natural_gradient import OnlineNaturalGradient
 
 RANK_IN, RANK_OUT, LR, MOMENTUM, DECAY = 3, 4, 0.05, 0.9, 0.01
 

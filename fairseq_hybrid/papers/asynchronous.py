@@ -33,7 +33,7 @@ from fairseq_hybrid.comm.transport import flatten
 from fairseq_hybrid.launch.worker import teardown_hooks
 from fairseq_hybrid.optim.optimizer import HybridOptimizer
 from fairseq_hybrid.optim.rows import sparse_rows
-from fairseq_hybrid.options import LOW_PRECISION
+from fairseq_hybrid.options import LOW_PRECISION, add_option, at_least, backend
 
 PUSH, PULL, FLUSH, STOP = range(4)
 WHOLE = -1
@@ -41,6 +41,13 @@ WHOLE = -1
 
 Rows = Sequence["Tensor | None"]
 """for each parameter the rows that are meant; None: all"""
+
+
+add_option(
+    "async_staleness", int, 4,
+    "updates that a worker may be ahead of the slowest one (--ddp-backend async)",
+    **at_least(0, "updates"), needs=(backend("async"),),
+)  # fmt: skip
 
 
 @register_backend(
