@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from argparse import Namespace
 
+import language_models as promised
 import pytest
 import torch
-from fairseq.criterions.cross_entropy import CrossEntropyCriterion
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
-from fairseq.sequence_generator import SequenceGenerator
-from hybrid_lstm_reference import TinyTask, batch, dictionary
+from hybrid_lstm_reference import TinyTask
 from jobs import USER_DIR, curve, train_command
+from language_models import DTYPE, EOS, PAD, ramp, tokens
 from torch import nn
 from warm import Warm
 
@@ -26,8 +26,6 @@ VARIANTS = {
     "one_layer": {"hidden_layers": 1},
     "shared": {"share_decoder_input_output_embed": True},
 }
-PAD, EOS = 1, 2
-DTYPE = torch.float64
 variants = pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS.keys())
 
 
@@ -38,10 +36,6 @@ def tiny_model(task=None, **options) -> FeedforwardLanguageModel:
     for weight in model.parameters():
         nn.init.uniform_(weight, -1, 1)  # larger than in practice: errors show
     return model.to(DTYPE)
-
-
-def tokens(*lengths, seed=1):
-    return batch(TinyTask(), lengths, eos_first=True, seed=seed)
 
 
 def reference(model, words, context, activation=torch.sigmoid):
@@ -57,43 +51,16 @@ def reference(model, words, context, activation=torch.sigmoid):
     return torch.stack(logits)
 
 
-def gradients(model):
-    return {
-        n: p.grad.to_dense() if p.grad.is_sparse else p.grad.clone()
-        for n, p in model.named_parameters()
-    }
-
-
-def ramp(x):
-    return torch.linspace(-1, 1, x.numel(), dtype=x.dtype).view_as(x)
-
-
-def assert_same(ours, expected):
-    assert set(ours) == set(expected)
-    for name in expected:
-        torch.testing.assert_close(ours[name], expected[name], rtol=0, atol=1e-10, msg=name)
-
-
 # --- values and gradients -----------------------------------------------------------------------
 
 
 @variants
 def test_outputs_and_every_gradient_match_the_reference(options):
-    model, words = tiny_model(**options), tokens(5, 2, 7)
-    logits, _ = model(words, src_lengths=torch.tensor([5, 2, 7]))
-    weights, real = ramp(logits), words.ne(PAD)
-    (logits * weights)[real].sum().backward()
-    ours = gradients(model)
-    model.zero_grad()
-    context = options.get("ngram", 4) - 1
+    model, context = tiny_model(**options), options.get("ngram", 4) - 1
     activation = torch.relu if options.get("activation") == "relu" else torch.sigmoid
-    loss = 0.0
-    for i in range(3):
-        expected = reference(model, words[i][real[i]], context, activation)
-        torch.testing.assert_close(logits[i][real[i]], expected, rtol=0, atol=1e-10)
-        loss = loss + (expected * weights[i][real[i]]).sum()
-    loss.backward()
-    assert_same(ours, gradients(model))
+    promised.gradients_match(
+        model, tokens(5, 2, 7), lambda words: reference(model, words, context, activation)
+    )
 
 
 @pytest.mark.parametrize("ngram", [2, 3, 5])
@@ -116,15 +83,8 @@ def test_padding_on_the_left_reads_as_ends_of_sentences():
 
 @variants
 def test_features_times_softmax_parameters_are_the_logits(options):
-    model, words = tiny_model(**options), tokens(4, 6)
-    logits, _ = model(words, src_lengths=None)
-    features, extra = model(words, src_lengths=None, fresh=None, features_only=True)
-    weight, bias = model.softmax_parameters()
-    assert extra["attn"] == [None]
-    assert bias.shape == (len(TinyTask().target_dictionary), 1)
-    torch.testing.assert_close(features @ weight.t() + bias.t(), logits, rtol=0, atol=1e-12)
     shared = options.get("share_decoder_input_output_embed", False)
-    assert (weight is model.decoder.embed_tokens.weight) == shared
+    promised.features_make_the_logits(tiny_model(**options), tokens(4, 6), shared)
 
 
 @pytest.mark.parametrize("options", [{}, VARIANTS["shared"]])
@@ -145,15 +105,8 @@ def test_row_gradients_are_the_dense_ones_and_of_the_rows_read(options):
 
 
 def test_cross_entropy_is_that_of_the_targets():
-    task, words = TinyTask(), tokens(4, 6)
-    model = tiny_model(task)
-    target = batch(task, (4, 6), seed=2)
-    sample = {"net_input": {"src_tokens": words}, "target": target, "ntokens": 10}
-    loss, _, _ = CrossEntropyCriterion(task, False)(model, sample)
-    expected = nn.functional.cross_entropy(
-        model(words)[0].flatten(0, 1), target.flatten(), ignore_index=PAD, reduction="sum"
-    )
-    torch.testing.assert_close(loss, expected.float())
+    task = TinyTask()
+    promised.loss_is_that_of_the_targets(task, tiny_model(task))
 
 
 def test_dropout_is_on_in_training_and_off_in_evaluation():
@@ -164,10 +117,7 @@ def test_dropout_is_on_in_training_and_off_in_evaluation():
 
 
 def test_number_of_updates_is_kept():
-    model = tiny_model()
-    assert model.num_updates == 0
-    model.set_num_updates(12)
-    assert model.num_updates == 12
+    promised.keeps_the_number_of_updates(tiny_model())
 
 
 # --- words carried from batch to batch ----------------------------------------------------------
@@ -207,30 +157,12 @@ def test_streams_begin_anew_shrink_and_grow():
 
 @variants
 def test_incremental_decoding_equals_the_whole_forward(options):
-    model, words = tiny_model(**options).eval(), tokens(6, 6, 6)
-    whole, _ = model(words)
-    state = {}
-    for t in range(6):
-        step, _ = model.decoder(words[:, : t + 1], incremental_state=state)
-        torch.testing.assert_close(step[:, 0], whole[:, t], rtol=0, atol=1e-10)
+    promised.decodes_word_by_word(tiny_model(**options).eval())
 
 
 def test_scores_of_beam_search_are_those_of_the_forward_pass():
     task = TinyTask()
-    model = tiny_model(task).eval()
-    search = SequenceGenerator([model], task.target_dictionary, beam_size=3, max_len_b=9)
-    prefix = torch.tensor([[5, 7, 9], [6, 6, PAD]])
-    sample = {"net_input": {"src_tokens": prefix, "src_lengths": torch.tensor([3, 2])}}
-    beams = search.generate([model], sample, prefix_tokens=prefix, bos_token=EOS)
-    for start, hypotheses in zip(([5, 7, 9], [6, 6]), beams):
-        assert len({tuple(h["tokens"].tolist()) for h in hypotheses}) == 3
-        for hypothesis in hypotheses:
-            words = hypothesis["tokens"]
-            assert words[: len(start)].tolist() == start
-            output = model(torch.cat((words.new_tensor([EOS]), words[:-1]))[None])
-            scores = model.get_normalized_probs(output, log_probs=True)[0]
-            scores = scores.gather(1, words[:, None])[:, 0].float()
-            torch.testing.assert_close(scores, hypothesis["positional_scores"], rtol=0, atol=1e-5)
+    promised.beam_search_scores_as_forward(task, tiny_model(task).eval())
 
 
 # --- options ------------------------------------------------------------------------------------
@@ -255,18 +187,11 @@ def test_scores_of_beam_search_are_those_of_the_forward_pass():
     ],
 )
 def test_bad_options_are_refused_in_one_line(options, says):
-    with pytest.raises(ValueError, match=r"--") as error:
-        tiny_model(**options)
-    assert says in str(error.value)
-    assert "\n" not in str(error.value)
+    promised.refuses_in_one_line(tiny_model, options, says)
 
 
 def test_sharing_needs_as_many_words_out_as_in():
-    task = TinyTask()
-    task.target_dictionary = dictionary(5)
-    assert tiny_model(task)(tokens(4))[0].size(2) == len(task.target_dictionary)
-    with pytest.raises(ValueError, match="--output-dictionary-size"):
-        tiny_model(task, share_decoder_input_output_embed=True)
+    promised.shares_only_as_many_words_out_as_in(tiny_model)
 
 
 def test_architecture():
@@ -275,8 +200,7 @@ def test_architecture():
     ARCH_CONFIG_REGISTRY["feedforward_lm"](args)
     assert (args.ngram, args.hidden_layers, args.activation) == (5, 2, "sigmoid")
     assert (args.hidden_size, args.decoder_out_embed_dim) == (512, 64)
-    assert tiny_model(max_target_positions=50).max_positions() == 50
-    assert tiny_model(tokens_per_sample=35, max_target_positions=None).max_positions() > 10_000
+    promised.has_no_length_of_its_own(tiny_model)
 
 
 # --- commands -----------------------------------------------------------------------------------

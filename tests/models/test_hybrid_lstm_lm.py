@@ -4,14 +4,14 @@ import copy
 import math
 from argparse import Namespace
 
+import language_models as promised
 import pytest
 import torch
 from fairseq.criterions.adaptive_loss import AdaptiveLoss
-from fairseq.criterions.cross_entropy import CrossEntropyCriterion
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
-from fairseq.sequence_generator import SequenceGenerator
-from hybrid_lstm_reference import TinyTask, batch, cell, dictionary
+from hybrid_lstm_reference import TinyTask, batch, cell
+from language_models import DTYPE, PAD, assert_same, gradients, ramp, tokens
 from torch import nn
 
 from fairseq_hybrid.models.hybrid_lstm_lm import HybridLSTMLanguageModel, log_frequencies
@@ -25,8 +25,6 @@ VARIANTS = {
     "shared": {"share_decoder_input_output_embed": True},
 }
 ADAPTIVE = {"adaptive_softmax_cutoff": "6,9", "decoder_out_embed_dim": 16}
-PAD, EOS = 1, 2
-DTYPE = torch.float64
 variants = pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS.keys())
 
 
@@ -38,10 +36,6 @@ def tiny_model(task=None, dtype=DTYPE, **options) -> HybridLSTMLanguageModel:
         if "embed_tokens" not in name:
             nn.init.uniform_(weight, -0.5, 0.5)  # larger than in practice: errors show
     return model.to(dtype)
-
-
-def tokens(*lengths, seed=1):
-    return batch(TinyTask(), lengths, eos_first=True, seed=seed)
 
 
 def reference(model, words, states=None):
@@ -61,44 +55,14 @@ def reference(model, words, states=None):
     return features, features @ weight.t() + bias[:, 0], states
 
 
-def gradients(model):
-    return {
-        n: p.grad.to_dense() if p.grad.is_sparse else p.grad.clone()
-        for n, p in model.named_parameters()
-        if p.grad is not None
-    }
-
-
-def ramp(x):
-    return torch.linspace(-1, 1, x.numel(), dtype=x.dtype).view_as(x)
-
-
-def assert_same(ours, expected, atol=1e-10):
-    assert set(ours) == set(expected)
-    for name in expected:
-        torch.testing.assert_close(ours[name], expected[name], rtol=0, atol=atol, msg=name)
-
-
 # --- values and gradients -----------------------------------------------------------------------
 
 
 @variants
 def test_outputs_and_every_gradient_match_the_reference(options):
     """Right-padded rows: what stands on real words does not depend on the padding."""
-    model, words = tiny_model(**options), tokens(5, 2, 7)
-    logits, _ = model(words, src_lengths=torch.tensor([5, 2, 7]))
-    weights, real = ramp(logits), words.ne(PAD)
-    (logits * weights)[real].sum().backward()
-    ours = gradients(model)
-    assert set(ours) == {n for n, _ in model.named_parameters()}
-    model.zero_grad()
-    loss = 0.0
-    for i in range(3):
-        _, expected, _ = reference(model, words[i][real[i]])
-        torch.testing.assert_close(logits[i][real[i]], expected, rtol=0, atol=1e-10)
-        loss = loss + (expected * weights[i][real[i]]).sum()
-    loss.backward()
-    assert_same(ours, gradients(model))
+    model = tiny_model(**options)
+    promised.gradients_match(model, tokens(5, 2, 7), lambda words: reference(model, words)[1])
 
 
 @variants
@@ -112,16 +76,9 @@ def test_float32_kernels_agree_with_float64(options):
 
 @variants
 def test_features_times_softmax_parameters_are_the_logits(options):
-    model, words = tiny_model(**options), tokens(4, 6)
-    logits, _ = model(words, src_lengths=None)
-    features, extra = model(words, src_lengths=None, fresh=None, features_only=True)
-    weight, bias = model.softmax_parameters()
-    assert features.is_contiguous()
-    assert extra["attn"] == [None]
-    assert bias.shape == (len(TinyTask().target_dictionary), 1)
-    torch.testing.assert_close(features @ weight.t() + bias.t(), logits, rtol=0, atol=1e-12)
     shared = options.get("share_decoder_input_output_embed", False)
-    assert (weight is model.decoder.embed_tokens.weight) == shared
+    model, words = tiny_model(**options), tokens(4, 6)
+    assert promised.features_make_the_logits(model, words, shared).is_contiguous()
 
 
 @pytest.mark.parametrize("options", [{}, {"word_dropout": 0.5}, VARIANTS["shared"]])
@@ -142,10 +99,7 @@ def test_row_gradients_are_the_dense_ones(options):
 
 
 def test_number_of_updates_is_kept():
-    model = tiny_model()
-    assert model.num_updates == 0
-    model.set_num_updates(12)
-    assert model.num_updates == 12
+    promised.keeps_the_number_of_updates(tiny_model())
 
 
 # --- carried state ------------------------------------------------------------------------------
@@ -313,17 +267,7 @@ def test_dropout_with_fixed_masks_has_the_right_gradient():
         logits, _ = model(words)
         return (logits * ramp(logits)).sum()
 
-    loss().backward()
-    for name, weight in model.named_parameters():
-        direction = torch.randn(weight.shape, dtype=weight.dtype)
-        with torch.no_grad():
-            weight += 1e-5 * direction
-            up = loss()
-            weight -= 2e-5 * direction
-            numeric = (up - loss()) / 2e-5
-            weight += 1e-5 * direction
-        analytic = (weight.grad * direction).sum()
-        torch.testing.assert_close(analytic, numeric, rtol=1e-5, atol=1e-6, msg=name)
+    promised.gradients_are_differences(model, loss)
 
 
 # --- generation ---------------------------------------------------------------------------------
@@ -332,11 +276,8 @@ def test_dropout_with_fixed_masks_has_the_right_gradient():
 @variants
 def test_incremental_decoding_equals_the_whole_forward(options):
     model, words = tiny_model(**options).eval(), tokens(6, 6, 6)
+    promised.decodes_word_by_word(model)
     whole, _ = model(words)
-    state = {}
-    for t in range(6):
-        step, _ = model.decoder(words[:, : t + 1], incremental_state=state)
-        torch.testing.assert_close(step[:, 0], whole[:, t], rtol=0, atol=1e-10)
     state = {}
     prefix, _ = model.decoder(words[:, :4], incremental_state=state)
     torch.testing.assert_close(prefix, whole[:, :4], rtol=0, atol=1e-10)
@@ -350,35 +291,15 @@ def test_incremental_decoding_equals_the_whole_forward(options):
 def test_scores_of_beam_search_are_those_of_the_forward_pass(options):
     task = TinyTask()
     model = tiny_model(task, dtype=torch.float32, **options).eval()
-    search = SequenceGenerator([model], task.target_dictionary, beam_size=3, max_len_b=9)
-    prefix = torch.tensor([[5, 7, 9], [6, 6, PAD]])
-    sample = {"net_input": {"src_tokens": prefix, "src_lengths": torch.tensor([3, 2])}}
-    beams = search.generate([model], sample, prefix_tokens=prefix, bos_token=EOS)
-    for start, hypotheses in zip(([5, 7, 9], [6, 6]), beams):
-        assert len({tuple(h["tokens"].tolist()) for h in hypotheses}) == 3
-        for hypothesis in hypotheses:
-            words = hypothesis["tokens"]
-            assert words[: len(start)].tolist() == start
-            output = model(torch.cat((words.new_tensor([EOS]), words[:-1]))[None])
-            scores = model.get_normalized_probs(output, log_probs=True)[0]
-            scores = scores.gather(1, words[:, None])[:, 0]
-            torch.testing.assert_close(scores, hypothesis["positional_scores"], rtol=0, atol=1e-5)
+    promised.beam_search_scores_as_forward(task, model)
 
 
 # --- softmax ------------------------------------------------------------------------------------
 
 
 def test_cross_entropy_is_that_of_the_targets():
-    task, words = TinyTask(), tokens(4, 6)
-    model = tiny_model(task)
-    target = batch(task, (4, 6), seed=2)
-    sample = {"net_input": {"src_tokens": words}, "target": target, "ntokens": 10}
-    loss, _, _ = CrossEntropyCriterion(task, False)(model, sample)
-    logits = model(words)[0]
-    expected = nn.functional.cross_entropy(
-        logits.flatten(0, 1), target.flatten(), ignore_index=PAD, reduction="sum"
-    )
-    torch.testing.assert_close(loss, expected.float())
+    task = TinyTask()
+    promised.loss_is_that_of_the_targets(task, tiny_model(task))
 
 
 def test_adaptive_softmax_is_one():
@@ -431,24 +352,15 @@ def test_adaptive_softmax_is_one():
     ],
 )
 def test_bad_options_are_refused_in_one_line(options, says):
-    with pytest.raises(ValueError, match=r"--") as error:
-        tiny_model(**options)
-    message = str(error.value)
-    assert says in message
-    assert "\n" not in message
+    promised.refuses_in_one_line(tiny_model, options, says)
 
 
 def test_sharing_needs_as_many_words_out_as_in():
-    task = TinyTask()
-    task.target_dictionary = dictionary(5)
-    assert tiny_model(task)(tokens(4))[0].size(2) == len(task.target_dictionary)
-    with pytest.raises(ValueError, match="--output-dictionary-size"):
-        tiny_model(task, share_decoder_input_output_embed=True)
+    promised.shares_only_as_many_words_out_as_in(tiny_model)
 
 
 def test_length_is_not_limited_by_the_blocks_of_training():
-    assert tiny_model(tokens_per_sample=35, max_target_positions=None).max_positions() > 10_000
-    assert tiny_model(max_target_positions=50).max_positions() == 50
+    promised.has_no_length_of_its_own(tiny_model)
 
 
 @pytest.mark.parametrize(
