@@ -19,6 +19,8 @@ C the n - 1 embeddings of a context, d output embedding, V vocabulary.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from fairseq.models import register_model, register_model_architecture
 from torch import Tensor, nn
@@ -48,10 +50,9 @@ class FeedforwardLanguageDecoder(LanguageDecoder):
     def extract_features(
         self,
         prev_output_tokens: Tensor,
-        src_lengths: Tensor | None = None,
         fresh: Tensor | None = None,
         incremental_state: dict | None = None,
-        encoder_out=None,
+        **_: Any,
     ) -> tuple[Tensor, dict]:
         """Of all positions or, given `incremental_state`, of the last one.
 

@@ -21,6 +21,8 @@ d output embedding, V vocabulary.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from fairseq.models import register_model, register_model_architecture
 from fairseq.modules import AdaptiveSoftmax
@@ -63,10 +65,9 @@ class HybridLSTMLanguageDecoder(LanguageDecoder):
     def extract_features(
         self,
         prev_output_tokens: Tensor,
-        src_lengths: Tensor | None = None,
         fresh: Tensor | None = None,
         incremental_state: dict | None = None,
-        encoder_out=None,
+        **_: Any,
     ) -> tuple[Tensor, dict]:
         """All words at once or, given `incremental_state`, those that are new."""
         cached = self._cached(incremental_state)

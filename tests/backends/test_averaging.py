@@ -202,10 +202,10 @@ def test_every_update_with_sgd_is_one_worker_on_the_joined_batch(job, tmp_path):
     rates = curve(together[0], "lr")
     assert rates[6] == pytest.approx((0.5 * 0.2) ** 0.5, rel=1e-4)  # half-way
     assert rates[12] == pytest.approx(0.2, rel=1e-4)
-    apart = job(tmp_path / "apart", 2, *SGD, "--averaging-interval", "5")
+    averaged = job(tmp_path / "averaged", 2, *SGD, "--averaging-interval", "5")
     with pytest.raises(AssertionError):
-        assert_close(alone[1]["model"], apart[1]["model"], 1e-5)
-    sent = curve(apart[0], "sent_mb")
+        assert_close(alone[1]["model"], averaged[1]["model"], 1e-5)
+    sent = curve(averaged[0], "sent_mb")
     assert [update for update, mb in sent.items() if mb > 0] == [5, 10]
 
 

@@ -13,24 +13,24 @@ from fairseq_hybrid.backends.wavefront.backend import WavefrontParallel
 from fairseq_hybrid.trainer import HybridTrainer
 
 
-def draw(monkeypatch, rank: int, *, spread: bool, update: int = 7) -> torch.Tensor:
+def draw(monkeypatch, rank: int, *, sharded: bool, update: int = 7) -> torch.Tensor:
     monkeypatch.setattr(dist, "get_rank", lambda: rank)
     trainer = object.__new__(HybridTrainer)
-    trainer._backend = object.__new__(WavefrontParallel if spread else Backend)
+    trainer._backend = object.__new__(WavefrontParallel if sharded else Backend)
     trainer.cfg = Namespace(common=Namespace(seed=1))
     trainer.get_num_updates = lambda: update
     trainer._set_seed()
     return torch.rand(8)
 
 
-@pytest.mark.parametrize("spread", [True, False])
-def test_workers_draw_apart_where_they_hold_layers_of_one_model(monkeypatch, spread):
-    first, second = (draw(monkeypatch, rank, spread=spread) for rank in (0, 1))
-    assert torch.equal(first, second) != spread
+@pytest.mark.parametrize("sharded", [True, False])
+def test_workers_draw_differently_where_they_hold_layers_of_one_model(monkeypatch, sharded):
+    first, second = (draw(monkeypatch, rank, sharded=sharded) for rank in (0, 1))
+    assert torch.equal(first, second) != sharded
 
 
 def test_an_update_draws_the_same_again(monkeypatch):
     """So that a resumed run goes on as it would have."""
-    first, again = (draw(monkeypatch, 1, spread=True) for _ in range(2))
+    first, again = (draw(monkeypatch, 1, sharded=True) for _ in range(2))
     assert torch.equal(first, again)
-    assert not torch.equal(first, draw(monkeypatch, 1, spread=True, update=8))
+    assert not torch.equal(first, draw(monkeypatch, 1, sharded=True, update=8))

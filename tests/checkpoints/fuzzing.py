@@ -155,17 +155,17 @@ class Mutator:
         chance = self.chance
         directory = content.rfind(b"PK\x01\x02") if content[:2] == b"PK" else 0
         for _ in range(chance.choice((1, 2, 8))):
-            way = chance.randrange(5)
-            at = chance.randrange(len(content)) if way < 2 else chance.randrange(len(content) // 2)
-            if way == 0:
+            kind = chance.randrange(5)
+            at = chance.randrange(len(content)) if kind < 2 else chance.randrange(len(content) // 2)
+            if kind == 0:
                 content[at] = chance.randrange(256)
-            elif way == 1:
+            elif kind == 1:
                 del content[at : at + chance.choice((1, 30, len(content)))]
                 content += b"\0" * (0 if len(content) > 100 else 100)
-            elif way == 2 and directory > 0:  # sizes, offsets, check sums, flags
+            elif kind == 2 and directory > 0:  # sizes, offsets, check sums, flags
                 at = min(directory + chance.randrange(80), len(content) - 1)
                 content[at] = chance.choice((0, 1, 8, 255))
-            elif way == 3:
+            elif kind == 3:
                 other = bytes(content[at : at + 50])
                 where = chance.randrange(len(content))
                 content[where : where + len(other)] = other

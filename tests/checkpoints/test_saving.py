@@ -116,7 +116,7 @@ def updates(path: Path) -> int:
     return checkpoints.load(str(path))["updates"]
 
 
-WAYS = {
+SAVES = {
     "every so many updates": {
         **{"save_interval_updates": 10, "keep_interval_updates": 1},
         **{"loss": 2.0, "no_epoch_checkpoints": True},
@@ -127,22 +127,22 @@ WAYS = {
 
 
 @pytest.mark.parametrize(
-    ("way", "every_line"),
+    ("kind", "every_line"),
     [
         ("every so many updates", False),
         ("the last one alone", False),
         pytest.param("every epoch", False, marks=pytest.mark.long),
-        *(pytest.param(way, True, marks=pytest.mark.long) for way in WAYS),
+        *(pytest.param(kind, True, marks=pytest.mark.long) for kind in SAVES),
     ],
 )
-def test_wherever_a_save_ends_the_newest_complete_one_is_resumed(tmp_path, way, every_line):
+def test_wherever_a_save_ends_the_newest_complete_one_is_resumed(tmp_path, kind, every_line):
     """And no file is spoilt, nothing is left over, and what a user removes stays removed."""
     seen = []
     for moment in itertools.count():
         folder = tmp_path / str(moment)
         folder.mkdir()
-        save_as_fairseq_does(folder, 10, **WAYS[way])
-        killed = killed_at(moment, every_line, folder, 20, **WAYS[way])
+        save_as_fairseq_does(folder, 10, **SAVES[kind])
+        killed = killed_at(moment, every_line, folder, 20, **SAVES[kind])
         last = folder / "checkpoint_last.pt"
         saving.sweep(str(last))
         left = sorted(folder.iterdir())
@@ -163,15 +163,15 @@ def test_wherever_a_save_ends_the_newest_complete_one_is_resumed(tmp_path, way, 
         "every epoch": ["checkpoint.best_loss_2.0000.pt", "checkpoint1.pt", "checkpoint_best.pt"],
         "the last one alone": [],
     }
-    assert [path.name for path in sorted(folder.iterdir())] == expected[way]
+    assert [path.name for path in sorted(folder.iterdir())] == expected[kind]
     assert all(updates(path) == 20 for path in folder.iterdir())
 
 
 def test_a_file_put_in_place_of_the_last_one_is_resumed(tmp_path):
     """Restored from a backup, or written under other flags: nothing on disk says otherwise."""
-    save_as_fairseq_does(tmp_path, 10, **WAYS["every epoch"])
+    save_as_fairseq_does(tmp_path, 10, **SAVES["every epoch"])
     shutil.copy(tmp_path / "checkpoint_last.pt", tmp_path / "backup")
-    save_as_fairseq_does(tmp_path, 20, **WAYS["every so many updates"])
+    save_as_fairseq_does(tmp_path, 20, **SAVES["every so many updates"])
     shutil.copy(tmp_path / "backup", tmp_path / "checkpoint_last.pt")
     saving.sweep(str(tmp_path / "checkpoint_last.pt"))
     assert updates(tmp_path / "checkpoint_last.pt") == 10

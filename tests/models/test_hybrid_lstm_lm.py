@@ -122,8 +122,8 @@ def test_blocks_with_carried_state_are_one_long_block(training, length):
     torch.testing.assert_close(blocks(model, words, length), whole, rtol=0, atol=1e-10)
     again = blocks(model, words, length)  # fresh: nothing is left of the first time
     torch.testing.assert_close(again, whole, rtol=0, atol=1e-10)
-    apart = torch.cat([model(words[:, i : i + 4])[0] for i in (0, 4)], 1)
-    assert not torch.allclose(apart, whole, atol=1e-3)
+    separate = torch.cat([model(words[:, i : i + 4])[0] for i in (0, 4)], 1)
+    assert not torch.allclose(separate, whole, atol=1e-3)
 
 
 def test_streams_that_begin_in_the_middle_start_from_zeros():

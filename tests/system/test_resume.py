@@ -59,8 +59,8 @@ JOB = (
 
 
 def on(backend: str, workers: int, *more: str) -> tuple[str, ...]:
-    spread = ("--distributed-world-size", f"{workers}", "--ddp-backend", backend)
-    return (*spread, "--update-freq", f"{4 // workers}", *more)
+    workers_and_backend = ("--distributed-world-size", f"{workers}", "--ddp-backend", backend)
+    return (*workers_and_backend, "--update-freq", f"{4 // workers}", *more)
 
 
 SAMPLED = ("--criterion", "sampled_softmax", "--sample-frequent", "20", "--sample-random", "30")
@@ -76,13 +76,13 @@ EXACT = {
     "model_parallel 2": on("model_parallel", 2),
     "hybrid 2 x 2": on("hybrid", 4, "--hybrid-stages", "2"),
 }
-APART = {
+SEPARATE = {
     "decoupled 2": on("hybrid", 2, "--hybrid-schedule", "decoupled"),
     "model_averaging 2": on("model_averaging", 2),
     "async 2": (*on("async", 2), *SAMPLED),
     "sampled 2": (*on("sampled", 2), *SAMPLED),
 }
-ALL = {**SHAPES, **EXACT, **APART}
+ALL = {**SHAPES, **EXACT, **SEPARATE}
 PAIRS = [(a, b) for a in SHAPES for b in SHAPES]
 QUICK = [(ONE, "hybrid 2"), ("hybrid 2", ONE)]
 BOTH_WAYS = [pair for name in EXACT for pair in ((ONE, name), (name, ONE))]
@@ -187,7 +187,7 @@ def test_goes_on_as_without_a_break(lab, saved, resumed, tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", APART)
+@pytest.mark.parametrize("name", SEPARATE)
 @pytest.mark.parametrize("direction", ["from", "to"])
 def test_other_updates_go_on_with_the_same_sentences(lab, name, direction, tmp_path):
     """Where the updates of several workers are not those of one: late or unaveraged gradients, a
