@@ -77,7 +77,7 @@ def lead(name: str, world: int, timeout: float, kill: bool) -> None:
     while running := [worker for worker in workers if worker.exitcode is None]:
         if (failed and kill) or time.monotonic() > deadline:
             break
-        processes.wait(running, deadline - time.monotonic())
+        processes.wait(running, seconds=max(0, deadline - time.monotonic()))
         for rank in processes.failures(workers):
             if rank not in failed:
                 failed.append(rank)

@@ -90,12 +90,3 @@ class Heartbeat(threading.Thread):
             f"{name} has given no sign of life for {self.limit:g} s (--worker-timeout): it is "
             "stopped or cut off, all others end; the same command goes on from the last checkpoint"
         )
-
-
-def is_stopped(pid: int) -> bool:
-    """Whether a process was stopped (SIGSTOP, a debugger), where the system tells."""
-    try:
-        with open(f"/proc/{pid}/stat") as f:
-            return f.read().rpartition(")")[2].split()[0] in "Tt"
-    except (OSError, IndexError):
-        return False

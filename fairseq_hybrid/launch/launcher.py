@@ -24,7 +24,6 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from fairseq_hybrid.config import Config
 from fairseq_hybrid.errors import fail, user_line
 from fairseq_hybrid.launch import lock, processes
-from fairseq_hybrid.launch.heartbeat import is_stopped
 from fairseq_hybrid.launch.inputs import settle_and_validate
 from fairseq_hybrid.launch.processes import Ending, WorkerProcess
 from fairseq_hybrid.launch.rendezvous import loopback_sockets, loopback_store
@@ -39,7 +38,6 @@ from fairseq_hybrid.launch.stopping import (
 from fairseq_hybrid.launch.topology import LOOPBACK, Topology, on_cpu, topology_of
 from fairseq_hybrid.launch.worker import is_training, run_worker, worker_main
 
-CHECK_SECONDS = 5.0  # between two looks at whether a worker is stopped
 FIRST_SECONDS = 1.0  # to wait for the worker that died first, when others fail because of it
 
 ASKED_CODES = tuple(code for s in SIGNALS for code in (-s, 128 + s))
@@ -144,13 +142,11 @@ def watch_workers(
     A request to stop ends it with ``Stopped``; with ``saves`` it is noted in ``asked`` and passed
     on, and the second one ends it.
     """
-    mentioned: set[int] = set()
     while True:
         running = [w for w in workers if w.exitcode is None]
         if processes.failures(workers) or not running:
             break
-        if not processes.wait(running, CHECK_SECONDS, pipe.reader):
-            mention_stopped(running, mentioned)
+        processes.wait(running, pipe.reader)
         for signum in pipe.read():
             asked.append(signum)
             if len(asked) > 1 or not saves:
@@ -164,16 +160,6 @@ def watch_workers(
     if asked and all(w.exitcode in (None, 0, *ASKED_CODES) for w in workers):
         raise Stopped(asked[0])  # they got the signal too, or had not begun
     return processes.failures(workers)
-
-
-def mention_stopped(workers: Sequence[WorkerProcess], mentioned: set[int]) -> None:
-    """Say once of a worker that somebody has stopped it: from outside the job just seems slow."""
-    for pid in [worker.pid for worker in workers]:
-        if not is_stopped(pid):
-            mentioned.discard(pid)
-        elif pid not in mentioned:
-            mentioned.add(pid)
-            print_line(f"worker with pid {pid} is stopped (SIGSTOP): the others wait for it")
 
 
 def fail_for(

@@ -85,10 +85,10 @@ def start(function: Callable[..., None], *args: Any, how: str = "spawn") -> Work
     return WorkerProcess(process, ours)
 
 
-def wait(running: Sequence[WorkerProcess], seconds: float, *readers: Any) -> bool:
-    """Until one has ended or something can be read; False: the time is over."""
+def wait(running: Sequence[WorkerProcess], *readers: Any, seconds: float | None = None) -> None:
+    """Until one has ended, something can be read or the time is over."""
     sentinels = [worker.process.sentinel for worker in running]
-    return bool(connection.wait([*sentinels, *readers], max(0.0, seconds)))
+    connection.wait([*sentinels, *readers], seconds)
 
 
 def failures(workers: Sequence[WorkerProcess]) -> list[int]:
