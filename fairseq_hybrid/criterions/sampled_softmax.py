@@ -20,7 +20,7 @@ Shape suffixes: N target positions, S words of the step, D features.
 import math
 import os
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Optional
 
 import torch
@@ -38,7 +38,7 @@ from fairseq_hybrid.criterions.cross_entropy import CrossEntropyCriterion
 from fairseq_hybrid.criterions.word_sample import DISTRIBUTIONS, WordSample, WordSampler
 from fairseq_hybrid.errors import UserError
 from fairseq_hybrid.optim import rows
-from fairseq_hybrid.options import Need, Option
+from fairseq_hybrid.options import Need
 from fairseq_hybrid.seeds import mix
 
 CORRECTIONS = ("logq", "none")
@@ -47,52 +47,41 @@ FREQUENT_SHARE, RANDOM_SHARE = 80, 40
 """by default one word in so many of the vocabulary"""
 
 
+WORDS = {"good": lambda n: n >= AUTO, "wrong": "is not a number of words: give 0 or more"}
+UNIGRAM = Need("--sample-distribution", ("unigram",), "criterion", "sample_distribution")
+
+
 @dataclass
 class SampledSoftmaxConfig(CrossEntropyCriterionConfig):
-    sample_frequent: int = field(
-        default=AUTO,
-        metadata={"help": "most frequent words, in every sample (default: vocabulary / 80)"},
+    sample_frequent: int = options.field(
+        AUTO, "most frequent words, in every sample (default: vocabulary / 80)", **WORDS
     )
-    sample_random: int = field(
-        default=AUTO,
-        metadata={"help": "other words, drawn for every update (default: vocabulary / 40)"},
+    sample_random: int = options.field(
+        AUTO, "other words, drawn for every update (default: vocabulary / 40)", **WORDS
     )
-    sample_distribution: str = field(
-        default="unigram",
-        metadata={
-            "help": "how they are drawn: unigram (count ** power), log_uniform (by rank), uniform"
-        },
+    sample_distribution: str = options.field(
+        "unigram",
+        "how they are drawn: unigram (count ** power), log_uniform (by rank), uniform",
+        **options.known(DISTRIBUTIONS),
     )
-    sample_power: float = field(default=0.75, metadata={"help": "power of the counts"})
-    sample_correction: str = field(
-        default="logq",
-        metadata={
-            "help": "logq: drawn words stand for those that were not, by the probability of being "
-            "drawn, so that the softmax's sum is right on average; none: the sample is all there is"
-        },
+    sample_power: float = options.field(
+        0.75, "power of the counts",
+        good=math.isfinite, wrong="is not a power: give such as 0.75", needs=(UNIGRAM,),
+    )  # fmt: skip
+    sample_correction: str = options.field(
+        "logq",
+        "logq: drawn words stand for those that were not, by the probability of being drawn, so "
+        "that the softmax's sum is right on average; none: the sample is all there is",
+        **options.known(CORRECTIONS),
     )
-    label_smoothing: float = field(
-        default=0.0, metadata={"help": "epsilon for label smoothing, 0 means no label smoothing"}
-    )
+    label_smoothing: float = options.field(
+        0.0, "epsilon for label smoothing, 0 means no label smoothing",
+        good=lambda e: 0 <= e < 1, wrong="is not a share: give 0 <= E < 1",
+    )  # fmt: skip
     seed: int = II("common.seed")
 
 
-def declare(name: str, good: Any, wrong: str, *needs: Need) -> None:
-    default = getattr(SampledSoftmaxConfig, name)
-    options.declare(Option(name, good, wrong, needs, "criterion", "sampled_softmax", default))
-
-
-def drawn_by(*distributions: str) -> Need:
-    return Need("--sample-distribution", distributions, "criterion", "sample_distribution")
-
-
-NUMBER = "is not a number of words: give 0 or more"
-declare("sample_frequent", lambda n: n >= AUTO, NUMBER)
-declare("sample_random", lambda n: n >= AUTO, NUMBER)
-declare("sample_power", math.isfinite, "is not a power: give such as 0.75", drawn_by("unigram"))
-declare("label_smoothing", lambda e: 0 <= e < 1, "is not a share: give 0 <= E < 1")
-declare("sample_distribution", *options.known(DISTRIBUTIONS).values())
-declare("sample_correction", *options.known(CORRECTIONS).values())
+options.declare(*options.rows_of(SampledSoftmaxConfig, "criterion", "sampled_softmax"))
 
 
 def sizes(cfg: Any, vocabulary: int) -> tuple[int, int]:
