@@ -28,7 +28,6 @@ from fairseq import checkpoint_utils, file_io
 from fairseq_hybrid.errors import UserError
 
 SCRATCH = re.compile(r"checkpoint.*\.pt\.\w{8}\.tmp")  # as mkstemp makes them below
-FORMER_JOURNAL = ".new"  # a link that versions before 0.2 left where a save was cut off
 
 first: str | None = None
 """the file that `save` writes before the one it is asked for (see `last_first`)"""
@@ -159,22 +158,12 @@ def file_identity(status: os.stat_result) -> tuple[int, ...]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def sweep(last: str) -> str | None:
-    """Remove what a killed writer left beside ``last``; return what the user should know, if any.
-
-    To be called when nobody else can be writing to the folder.
-    """
+def sweep(last: str) -> None:
+    """Remove what a killed writer left beside ``last``, when nobody else can be writing there."""
     for path in glob.glob(os.path.join(glob.escape(os.path.dirname(last)), "checkpoint*.tmp")):
         if SCRATCH.fullmatch(os.path.basename(path)):
             with contextlib.suppress(FileNotFoundError):
                 os.remove(path)
-    former = last + FORMER_JOURNAL
-    if not os.path.exists(former):
-        return None
-    return (
-        f"{former} was left by an earlier version of fairseq_hybrid and is not used: remove it, or "
-        f"go on from it with --restore-file {former} if it is newer than {last}"
-    )
 
 
 fairseq_save = checkpoint_utils.torch_persistent_save

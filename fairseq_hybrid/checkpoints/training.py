@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from typing import Any
 
@@ -15,8 +14,6 @@ from fairseq.trainer import Trainer
 
 from fairseq_hybrid import checkpoints
 from fairseq_hybrid.checkpoints import position
-
-logger = logging.getLogger(__name__)
 
 
 class ResumingTrainer(Trainer):
@@ -47,9 +44,7 @@ class ResumingTrainer(Trainer):
 
     def load_checkpoint(self, filename: str, *args: Any, **kwargs: Any) -> dict[str, Any] | None:
         if self.should_save_checkpoint_on_current_rank and checkpoints.saving_is_ours():
-            left = checkpoints.sweep(self.last_checkpoint)
-            if left:
-                logger.warning(left)
+            checkpoints.sweep(self.last_checkpoint)
         if self.data_parallel_world_size > 1:
             torch.distributed.barrier(self.data_parallel_process_group)
         with position.completing():

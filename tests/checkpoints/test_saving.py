@@ -188,16 +188,6 @@ def test_the_last_file_is_written_once(tmp_path, monkeypatch):
     assert targets == ["checkpoint_last.pt", "checkpoint1.pt", "checkpoint_best.pt"]
 
 
-def test_what_an_earlier_version_left_is_named_and_not_used(tmp_path):
-    last = tmp_path / "checkpoint_last.pt"
-    save_as_fairseq_does(tmp_path, 10, end_of_epoch=True)
-    shutil.copy(last, f"{last}.new")
-    line = saving.sweep(str(last))
-    assert f"go on from it with --restore-file {last}.new" in line
-    (tmp_path / "checkpoint_last.pt.new").unlink()
-    assert saving.sweep(str(last)) is None
-
-
 def test_sweeping_leaves_alone_what_is_not_ours(tmp_path):
     names = ["checkpoint_1_30.pt.ab3_de7g.tmp", "checkpoint_backup.tmp", "my.pt.abcdefgh.tmp"]
     for name in names:
