@@ -35,10 +35,10 @@ ENTRIES = {
 SWITCH = "FAIRSEQ_HYBRID_WITHOUT"
 
 NAMED = (  # modules with fairseq's decorators: --task, --arch, --criterion, --optimizer ... names
-    *("tasks", "models", "criterions", "optim"),
+    *("tasks", "models", "criterions"),
     *("backends.sampled", "backends.averaging"),
     "backends.wavefront.backend",  # hybrid, model_parallel
-    *("papers.asynchronous", "papers.ng_sgd"),
+    *("papers.asynchronous", "papers.ng_sgd", "papers.schedules"),
 )
 
 
@@ -72,8 +72,8 @@ def connect_layers() -> None:
     from fairseq_hybrid.backends.wavefront.options import choose_head
     from fairseq_hybrid.criterions import sampled_softmax
     from fairseq_hybrid.generation import beam_search
-    from fairseq_hybrid.optim import precision, schedules
-    from fairseq_hybrid.papers import ng_sgd
+    from fairseq_hybrid.optim import precision
+    from fairseq_hybrid.papers import ng_sgd, schedules
     from fairseq_hybrid.planner import option
 
     registry.install()

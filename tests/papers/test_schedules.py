@@ -9,7 +9,7 @@ import torch
 from fairseq.optim import FairseqOptimizer
 
 from fairseq_hybrid.errors import UserError
-from fairseq_hybrid.optim.schedules import FINISHED, Exponential, Newbob
+from fairseq_hybrid.papers.schedules import FINISHED, Exponential, Newbob
 
 
 class Optimizer(FairseqOptimizer):
