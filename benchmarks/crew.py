@@ -126,12 +126,7 @@ class Crew:
             port = 20000 + self.rendezvous_made % 10000
             return {**values, "MASTER_ADDR": devices.FIRST_HOST, "MASTER_PORT": str(port)}
         store = self.stores[name] = rendezvous.loopback_store(0)
-        return {
-            **values,
-            "MASTER_ADDR": topology.LOOPBACK,
-            "MASTER_PORT": str(store.port),
-            "TORCHELASTIC_USE_AGENT_STORE": "True",
-        }
+        return {**values, **rendezvous.variables_of(store)}
 
     def calibrate(self) -> dict:
         """What the devices have to give, before anything is measured."""

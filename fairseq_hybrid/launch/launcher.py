@@ -26,7 +26,7 @@ from fairseq_hybrid.errors import fail, user_line
 from fairseq_hybrid.launch import lock, processes
 from fairseq_hybrid.launch.inputs import settle_and_validate
 from fairseq_hybrid.launch.processes import Ending, WorkerProcess
-from fairseq_hybrid.launch.rendezvous import loopback_sockets, loopback_store
+from fairseq_hybrid.launch.rendezvous import loopback_sockets, loopback_store, variables_of
 from fairseq_hybrid.launch.stopping import (
     SIGNALS,
     SignalPipe,
@@ -35,7 +35,7 @@ from fairseq_hybrid.launch.stopping import (
     signals_in_pipe,
     stop_line,
 )
-from fairseq_hybrid.launch.topology import LOOPBACK, Topology, on_cpu, topology_of
+from fairseq_hybrid.launch.topology import Topology, on_cpu, topology_of
 from fairseq_hybrid.launch.worker import is_training, run_worker, worker_main
 
 FIRST_SECONDS = 1.0  # to wait for the worker that died first, when others fail because of it
@@ -80,14 +80,7 @@ def environment(**values: str) -> Iterator[None]:
 
 
 def worker_environment(here: Topology, cfg: Config, store: TCPStore | None) -> dict[str, str]:
-    values: dict[str, str] = {}
-    if store is not None:
-        values.update(
-            MASTER_ADDR=LOOPBACK,
-            MASTER_PORT=str(store.port),
-            TORCHELASTIC_USE_AGENT_STORE="True",  # every worker is a client of the parent's store
-            **loopback_sockets(),
-        )
+    values = {} if store is None else {**variables_of(store), **loopback_sockets()}
     if on_cpu(cfg):
         values["CUDA_VISIBLE_DEVICES"] = ""
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

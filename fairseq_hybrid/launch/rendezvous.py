@@ -74,6 +74,15 @@ def loopback_store(port: int) -> TCPStore:
     )
 
 
+def variables_of(store: TCPStore) -> dict[str, str]:
+    """By which workers started here find the store that their parent keeps."""
+    return {
+        "MASTER_ADDR": LOOPBACK,
+        "MASTER_PORT": str(store.port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",  # every worker is a client
+    }
+
+
 def open_store(init_method: str, rank: int) -> Store:
     """The job's store, as a client or, on worker 0 where nobody else hosts it, as the host."""
     host, port = address(init_method)
