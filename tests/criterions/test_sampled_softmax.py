@@ -43,20 +43,20 @@ def criterion(**options) -> SampledSoftmaxCriterion:
     )
 
 
-def language_model(**options):
+def built(kind: type, side: str, **options):
     torch.manual_seed(3)
     words = dictionary()
     task = SimpleNamespace(source_dictionary=words, target_dictionary=words)
-    args = Namespace(decoder_embed_dim=8, decoder_hidden_size=8, dropout=0.0, **options)
-    return HybridLSTMLanguageModel.build_model(args, task).double()
+    sizes = {f"{side}_embed_dim": 8, f"{side}_hidden_size": 8}
+    return kind.build_model(Namespace(dropout=0.0, **sizes, **options), task).double()
+
+
+def language_model(**options):
+    return built(HybridLSTMLanguageModel, "decoder", **options)
 
 
 def translation_model(**options):
-    torch.manual_seed(3)
-    words = dictionary()
-    task = SimpleNamespace(source_dictionary=words, target_dictionary=words)
-    args = Namespace(encoder_embed_dim=8, encoder_hidden_size=8, dropout=0.0, **options)
-    return HybridLSTMModel.build_model(args, task).double()
+    return built(HybridLSTMModel, "encoder", **options)
 
 
 def language_sample() -> dict:
