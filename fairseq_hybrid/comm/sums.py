@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 PARTS = 3
 """that a block is computed and reduced in: each is under way while the next one is computed"""
 MAX_SHARING = 4
-"""workers that share memory: each of them reads what all others wrote"""
+"""workers that sum through memory: each of them reads what all others wrote"""
 ALIGN = 64
 TOKEN_BYTES = 16
 """at the end of the memory: random, so that a worker knows that it opened the right one"""
@@ -134,6 +134,7 @@ class SharedMemoryAllReduce(AllReduce):
 def make_all_reduce(group: Any, params: Sequence[Tensor], *, share: bool = True) -> AllReduce:
     """For the gradients of these parameters; through shared memory if all workers can have it."""
     size = sum(p.numel() * p.element_size() + 2 * ALIGN for p in params)
+    share = share and dist.get_world_size(group) <= MAX_SHARING
     whole = 2 * dist.get_world_size(group) * (-(-size // ALIGN) * ALIGN)
     memory = shared_memory(group, whole, params) if share else None
     where = "by messages" if memory is None else "in memory that the workers share"
@@ -146,9 +147,9 @@ def shared_memory(group: Any, size: int, params: Sequence[Tensor]) -> Tensor | N
 
     Not for GPUs: `params` say where the workers compute.
     """
-    few = 1 < dist.get_world_size(group) <= MAX_SHARING
-    on_cpu = all(p.device.type == "cpu" for p in params)
-    if not (few and on_cpu and hasattr(os, "memfd_create")):
+    if dist.get_world_size(group) < 2 or not hasattr(os, "memfd_create"):
+        return None
+    if any(p.device.type != "cpu" for p in params):
         return None
     memory = _map(group, size + TOKEN_BYTES)
     return None if memory is None else memory[:-TOKEN_BYTES]

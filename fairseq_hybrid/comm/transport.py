@@ -52,24 +52,20 @@ class Transport:
         """Post messages; returns what arrives, in their order, `None` for what is sent. `exact`:
         nothing is rounded."""
         operations: list[dist.P2POp] = []
-        slots: list[tuple[Tensor, Tensor | None] | None] = []
+        landings: list[tuple[Tensor, Tensor] | None] = []
+        """of each message: where it lands, and where it belongs"""
         for out, into, peer in messages:
-            tensor = self._outgoing(out, exact) if out is not None else self._landing(into, exact)
-            if tensor.numel() == 0:
-                slots.append(None if out is not None else (tensor, into))
-                continue
-            kind = dist.isend if out is not None else dist.irecv
-            operations.append(dist.P2POp(kind, tensor, self.ranks[peer], self.group))
-            slots.append(None if out is not None else (tensor, into))
+            if into is None:
+                assert out is not None
+                kind, tensor, landing = dist.isend, self._outgoing(out, exact), None
+            else:
+                kind, tensor = dist.irecv, self._landing(into, exact)
+                landing = tensor, into
+            landings.append(landing)
+            if tensor.numel():
+                operations.append(dist.P2POp(kind, tensor, self.ranks[peer], self.group))
         works = self._post(operations)
-        arrivals: list[Arrival | None] = []
-        for slot in slots:
-            if slot is None:
-                arrivals.append(None)
-                continue
-            landed, into = slot
-            arrivals.append(Arrival(works.get(id(landed)), landed, into))
-        return arrivals
+        return [m and Arrival(works.get(id(m[0])), *m) for m in landings]
 
     def _post(self, operations: list[dist.P2POp]) -> dict[int, Any]:
         """Tensor → the work of receiving it; sends are kept until they are gone (`drain`)."""

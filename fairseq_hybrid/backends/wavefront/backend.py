@@ -55,7 +55,7 @@ from fairseq_hybrid.backends.wavefront.schedule import (
     Shape,
     even,
 )
-from fairseq_hybrid.backends.wavefront.shared import Shared
+from fairseq_hybrid.backends.wavefront.shared import Shared, can_share
 from fairseq_hybrid.backends.wavefront.simulate import Timeline, simulate
 from fairseq_hybrid.comm.stopwatch import SEND, WAIT, Stopwatch
 from fairseq_hybrid.comm.sums import ring_bytes
@@ -205,10 +205,15 @@ class WavefrontParallel(Backend):
             watch=self.watch,
         )
         users = users_of(self.module.parameters(), parts, self.ranges, self.head_on_last)
-        rows = owned_rows(users, parts, stages, self.slices)
+        share = self.share_memory and self.dtype is None
+        share = share and can_share(self.group, list(self.module.parameters()))
+        slices = self.slices
+        if slices is True and not share:  # where links are what is short, all have as much to send
+            slices = [1.0] * stages
+        rows = owned_rows(users, parts, stages, slices)
         self.ownership = Ownership(self.module, rows, self.group)
         self.shared = Shared(
-            users, self.ownership, self.watch, share_memory=self.share_memory, dtype=self.dtype
+            users, self.ownership, self.watch, share_memory=share, dtype=self.dtype
         )
 
     def _measure(self) -> None:
@@ -388,6 +393,7 @@ class WavefrontParallel(Backend):
             splits=self.splits,
             postpones=self.postpones,
             row_bytes=self.stage.hidden * size,
+            slices=self.shared.slice_bytes,
         )
 
     def _heads(self, tops: list[Tensor], tokens, batches: list[Batch], features_only):

@@ -26,7 +26,8 @@ from fairseq_hybrid.backends.wavefront.schedule import (
     FORWARD,
     HEAD,
     OUTPUT_GRAD,
-    SEND,
+    REDUCE,
+    REFRESH,
     STATE,
     WEIGHT_GRAD,
     WHOLE,
@@ -172,6 +173,8 @@ class UpdateCosts:
     """whether the output weights do"""
     row_bytes: int
     """of a row of states"""
+    slices: Mapping[str, Sequence[float]]
+    """`REDUCE` and `REFRESH`: bytes of a slice, by owner"""
 
     def layers(self, stage: int, unit: Unit) -> int:
         if unit.part == WHOLE:
@@ -209,8 +212,12 @@ class UpdateCosts:
         return sum(batch.rows(DECODER) for batch in self.batches if batch.home == stage)
 
     def size(self, action: Action) -> float:
-        if action.op != SEND or action.unit is None:
-            return 0.0  # slices have time
+        if action.op == REDUCE and action.peer is not None:
+            return self.slices[REDUCE][action.peer]
+        if action.op == REFRESH:
+            return self.slices[REFRESH][action.stage]
+        if action.unit is None:
+            return 0.0
         if action.kind in (STATE, D_STATE):
             return 0.0
         rows = self.batches[action.unit.batch].chunk(action.unit)

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from fairseq_hybrid.backends import row_sets
 from fairseq_hybrid.backends.wavefront.ownership import Group, Ownership
-from fairseq_hybrid.backends.wavefront.schedule import REDUCE, Action
+from fairseq_hybrid.backends.wavefront.schedule import REDUCE, REFRESH, Action
 from fairseq_hybrid.comm.stopwatch import WAIT
 from fairseq_hybrid.comm.sums import shared_memory
 from fairseq_hybrid.comm.transport import Arrival, Transport, flatten
@@ -91,6 +91,15 @@ class Shared:
 
     def open(self, device: torch.device) -> None:
         self.channel.transport.open(device)
+
+    @property
+    def slice_bytes(self) -> dict[str, list[float]]:
+        """That a link carries for each owner, if all rows travel."""
+        numbers = [
+            sum(self._size(piece, {}) for piece in pieces) for pieces in self.slices.values()
+        ]
+        gradient, weight = self.channel.bytes_of_a_number
+        return {REDUCE: [n * gradient for n in numbers], REFRESH: [n * weight for n in numbers]}
 
     def post(self, actions: Sequence[Action]) -> None:
         """Both ends' part in transfers that stand together in a schedule."""
@@ -253,6 +262,11 @@ class Messages:
     def __init__(self, transport: Transport, like: Tensor):
         self.transport, self.like, self.bytes_sent = transport, like, 0
 
+    @property
+    def bytes_of_a_number(self) -> tuple[int, int]:
+        """That a link carries: of a gradient, of a weight."""
+        return self.transport.on_the_way(self.like).itemsize, self.like.element_size()
+
     def send_gradients(self, pieces: Sequence[Tensor], owner: int) -> None:
         flat = flatten(list(pieces))
         self.bytes_sent += flat.numel() * self.transport.on_the_way(flat).itemsize
@@ -295,6 +309,8 @@ class Memory(Messages):
         self.gradients, self.first, self.me = memory.view(workers + 1, -1), first, me
         self.weights = self.gradients[workers]
         self.written = False
+
+    bytes_of_a_number = (0, 0)
 
     def send_gradients(self, pieces: Sequence[Tensor], owner: int) -> None:
         self.bytes_sent += _write(self.gradients[self.me, self.first[owner] :], pieces)
@@ -354,13 +370,19 @@ def connect(
         first[owner] = size
         size += sum(len(s.rows) * (s.parameter.numel() // s.parameter.size(0)) for s in pieces)
     like, workers, memory = params[0].detach(), len(group.ranks), None
-    if share and dtype is None and dist.get_backend(handle) == "gloo":
+    if share:
         memory = shared_memory(handle, size * (workers + 1) * like.element_size(), params)
     way = "by messages" if memory is None else "through memory that the workers share"
     logger.info(f"gradients and weights of attention and softmax go {way}")
     if memory is None:
         return Messages(transport, like)
     return Memory(transport, like, memory.view(like.dtype), first, group.stage)
+
+
+def can_share(group: Group, params: Sequence[Tensor]) -> bool:
+    """Whether all workers of a group can have the same memory."""
+    gloo = dist.get_backend(group.meta) == dist.get_backend(group.handle) == "gloo"
+    return gloo and shared_memory(group.meta, 1, params) is not None
 
 
 def all_groups(ranks: list[int]) -> list[list[int]]:
