@@ -55,14 +55,10 @@ class Transport:
         landings: list[tuple[Tensor, Tensor] | None] = []
         """of each message: where it lands, and where it belongs"""
         for out, into, peer in messages:
-            if into is None:
-                assert out is not None
-                kind, tensor, landing = dist.isend, self._outgoing(out, exact), None
-            else:
-                kind, tensor = dist.irecv, self._landing(into, exact)
-                landing = tensor, into
-            landings.append(landing)
+            tensor = self._outgoing(out, exact) if into is None else self._landing(into, exact)
+            landings.append(None if into is None else (tensor, into))
             if tensor.numel():
+                kind = dist.isend if into is None else dist.irecv
                 operations.append(dist.P2POp(kind, tensor, self.ranks[peer], self.group))
         works = self._post(operations)
         return [m and Arrival(works.get(id(m[0])), *m) for m in landings]
@@ -83,7 +79,8 @@ class Transport:
                 self.bytes_sent += op.tensor.numel() * op.tensor.element_size()
         return received
 
-    def _outgoing(self, tensor: Tensor, exact: bool) -> Tensor:
+    def _outgoing(self, tensor: Tensor | None, exact: bool) -> Tensor:
+        assert tensor is not None
         return tensor.contiguous().to(tensor.dtype if exact else self.on_the_way(tensor))
 
     def _landing(self, into: Tensor, exact: bool) -> Tensor:
