@@ -349,7 +349,7 @@ class WavefrontParallel(Backend):
         steps = {part: rough(sum(p[part].steps for p in packings) / many) for part in parts}
         rows = {part: sum(p[part].rows_N.numel() for p in packings) / many for part in parts}
         sentences = rough(sum(rows.values()) / max(sum(steps.values()), 1))
-        key = many, sentences, self.postpones, self.splits, *steps.items()
+        key = self.chunk, many, sentences, self.postpones, self.splits, *steps.items()
         if key not in self.chosen:
             longest, last = max(steps.values()), self.stage.count - 1
             lengths = [self.chunk] if self.chunk else sorted({min(n, longest) for n in CHUNKS})
