@@ -38,7 +38,12 @@ def choose_head(cfg: Any) -> None:
     """What ``--hybrid-head auto`` means here."""
     dt = cfg.distributed_training
     if str(dt.ddp_backend) in ("hybrid", "model_parallel") and dt.hybrid_head == AUTO:
-        dt.hybrid_head = WHOLE if _why_whole(cfg) else SLICED
+        dt.hybrid_head = SLICED if head_is_sliced(cfg) else WHOLE
+
+
+def head_is_sliced(cfg: Any) -> bool:
+    given = cfg.distributed_training.hybrid_head
+    return given == SLICED or given == AUTO and _why_whole(cfg) is None
 
 
 def _why_whole(cfg: Any) -> str | None:
