@@ -1,8 +1,9 @@
 """All alternatives for a job, predicted, and the fastest of them.
 
 For N workers: data parallelism, and the wavefront for every number of stages that makes equal
-replicas, with the layers placed by `partition.py`, in chunks of 2, 4, 8, ... time steps. One worker
-is predicted beside them to compare with, but not chosen.
+replicas, with the layers placed by `partition.py`, in chunks of 2, 4, 8, ... time steps,
+synchronous and decoupled. One worker is predicted beside them to compare with, but not chosen; nor
+is what is decoupled, which is not the same update.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import Any
 
 from fairseq_hybrid.backends.wavefront.options import layer_ranges
 from fairseq_hybrid.backends.wavefront.schedule import DECODER
+from fairseq_hybrid.backends.wavefront.simulate import Timeline
+from fairseq_hybrid.config import SCHEDULES, SYNCHRONOUS
 from fairseq_hybrid.errors import UserError
 from fairseq_hybrid.launch.topology import on_cpu
 from fairseq_hybrid.planner import job as jobs
@@ -22,8 +25,7 @@ from fairseq_hybrid.planner.costs import CostModel, MeasuredCosts, layer_costs
 from fairseq_hybrid.planner.job import Job, Model
 from fairseq_hybrid.planner.partition import Depths, partition
 from fairseq_hybrid.planner.plan import DATA_PARALLEL, HYBRID, MODEL_PARALLEL, SINGLE, Plan
-from fairseq_hybrid.planner.programs import programs_of
-from fairseq_hybrid.planner.simulate import Timeline, simulate
+from fairseq_hybrid.planner.programs import Update
 
 SMALLEST_CHUNK = 2
 
@@ -63,8 +65,8 @@ def ranked(
 
 
 def best(predictions: Sequence[Prediction]) -> Prediction:
-    """The fastest that uses the workers there are."""
-    return next(p for p in predictions if p.plan.backend != SINGLE)
+    """The fastest that uses the workers there are and is the update of data parallelism."""
+    return next(p for p in predictions if p.plan.backend != SINGLE and p.plan.exact)
 
 
 def five_systems(feeding: Job, without: Job, costs: CostModel) -> dict[str, Prediction]:
@@ -86,7 +88,10 @@ def five_systems(feeding: Job, without: Job, costs: CostModel) -> dict[str, Pred
         "beside them: data parallel": (DATA_PARALLEL, without),
         "beside them: model parallel": (MODEL_PARALLEL, without),
     }
-    return {title: ranked(job, costs, (backend,))[0] for title, (backend, job) in systems.items()}
+    return {
+        title: next(p for p in ranked(job, costs, (backend,)) if p.plan.exact)
+        for title, (backend, job) in systems.items()
+    }
 
 
 def predict(plan: Plan, job: Job, costs: CostModel) -> Prediction:
@@ -96,10 +101,7 @@ def predict(plan: Plan, job: Job, costs: CostModel) -> Prediction:
         for batches in job.updates
         for i in range(0, len(batches), plan.workers)
     ]
-    timelines = [
-        simulate(programs_of(plan, job.model, update, costs), costs.link, costs.slow_down)
-        for update in updates
-    ]
+    timelines = [Update(plan, job.model, update, costs).timeline() for update in updates]
     total = sum(timeline.seconds for timeline in timelines)
     needed = (memory.of_workers(plan, job.model, update) for update in updates)
     return Prediction(
@@ -122,9 +124,11 @@ def alternatives(job: Job, costs: CostModel, backends: Sequence[str]) -> Iterato
         if backend in workers:
             yield Plan(backend, workers[backend], layers, job.longest)
             continue
+        late = backend == HYBRID and not job.model.feeding
         for chunk in chunks(job.longest):
             for depths in layer_splits(job, chunk, costs):
-                yield Plan(backend, job.workers, depths, chunk)
+                for schedule in SCHEDULES if late else (SYNCHRONOUS,):
+                    yield Plan(backend, job.workers, depths, chunk, schedule)
 
 
 def chunks(longest: int) -> list[int]:

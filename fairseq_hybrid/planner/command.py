@@ -19,16 +19,16 @@ from typing import Any
 from fairseq import options as fairseq_options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
+from fairseq_hybrid.backends.wavefront.simulate import Timeline
 from fairseq_hybrid.errors import UserError, fail, user_line
 from fairseq_hybrid.launch.inputs import validate_data
 from fairseq_hybrid.planner import choose, devices, tables, traces
 from fairseq_hybrid.planner import job as jobs
 from fairseq_hybrid.planner import plan as plans
 from fairseq_hybrid.planner.choose import Prediction
-from fairseq_hybrid.planner.costs import FORWARD
+from fairseq_hybrid.planner.costs import BACKWARD, FORWARD
 from fairseq_hybrid.planner.devices import ProjectedCosts
 from fairseq_hybrid.planner.plan import HYBRID, SINGLE
-from fairseq_hybrid.planner.simulate import Timeline
 from fairseq_hybrid.planner.tables import Table
 from fairseq_hybrid.planner.traces import Trace
 
@@ -80,7 +80,7 @@ def make_plan(words: Sequence[str]) -> None:
     print(tables.alternatives_table(ranked).markdown())
     chosen = choose.best(ranked)
     print(f"\nchosen: {chosen.plan}{' (projected)' if chosen.projected else ''}")
-    if ranked[0].plan.backend == SINGLE:
+    if next(p for p in ranked if p.plan.exact).plan.backend == SINGLE:
         print("(one worker alone would be faster than all of them together)")
     if args.save:
         plans.write_plan(chosen.plan, args.save, tables.plan_note(chosen))
@@ -172,6 +172,7 @@ def prediction_like(trace: Trace, ranked: Sequence[Prediction], path: str) -> Pr
     alike = [
         p for p in ranked
         if p.plan.backend == HYBRID and (p.plan.workers, p.plan.stages) == (workers, stages)
+        and p.plan.exact != mixes_passes(trace.timeline)
     ]  # fmt: skip
     if not alike:
         raise UserError(
@@ -185,3 +186,9 @@ def prediction_like(trace: Trace, ranked: Sequence[Prediction], path: str) -> Pr
 def forward_units(timeline: Timeline) -> int:
     """Of the forward wavefront, on the lowest stage."""
     return sum((span.worker, span.kind) == (0, FORWARD) for span in timeline.spans)
+
+
+def mixes_passes(timeline: Timeline) -> bool:
+    """Whether units go backward before the last one has gone forward, as they do decoupled."""
+    mine = [span.kind for span in timeline.spans if span.worker == timeline.workers - 1]
+    return BACKWARD in mine[: len(mine) - mine[::-1].index(FORWARD)]

@@ -11,12 +11,13 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
-from fairseq_hybrid.backends.wavefront.schedule import DECODER, WHOLE
+from fairseq_hybrid.backends.wavefront.schedule import BACKWARD, DECODER, FORWARD, WHOLE
+from fairseq_hybrid.backends.wavefront.simulate import Link
 from fairseq_hybrid.models.lstm_layer import LSTMLayer
 from fairseq_hybrid.planner.job import FLOAT, BatchShape, Model
-from fairseq_hybrid.planner.simulate import Link
 
-FORWARD, BACKWARD, HEAD, COPY, UPDATE = "forward", "backward", "head", "copy", "update"
+COPY, UPDATE = "copy", "update"
+"""kinds of work, beside `FORWARD`, `BACKWARD` and `HEAD`"""
 ALL_REDUCE = "meet"  # as the profiles in the cache have it
 
 
@@ -31,6 +32,9 @@ class CostModel(Protocol):
 
     def chunk(self, layer: LSTMLayer, sizes: Sequence[int], backward: bool) -> float:
         """The same in a wavefront, whose stages may have a kernel of their own (split_lstm.py)."""
+
+    def weights(self, layer: LSTMLayer, sizes: Sequence[int]) -> float:
+        """What such a kernel leaves for later: the weights' gradients, of a whole batch at once."""
 
     def unit(self) -> float:
         """What a unit of the wavefront takes in one direction beside its layers."""
@@ -92,9 +96,15 @@ class LayerTimes(NamedTuple):
     forward: Sequence[Sequence[float]]
     """[steps][sentences]"""
     backward: Sequence[Sequence[float]]
+    weights: Sequence[Sequence[float]] = ()
 
     def __call__(self, steps: float, sentences: float, backward: bool) -> float:
-        grid = self.backward if backward else self.forward
+        return self._at(self.backward if backward else self.forward, steps, sentences)
+
+    def late(self, steps: float, sentences: float) -> float:
+        return self._at(self.weights, steps, sentences)
+
+    def _at(self, grid: Sequence[Sequence[float]], steps: float, sentences: float) -> float:
         column = [interpolate(self.sentences, row, sentences) for row in grid]
         return max(interpolate(self.steps, column, steps), 0.0)
 
@@ -155,6 +165,10 @@ class MeasuredCosts:
             return self.layer(layer, sizes, backward)
         return split(len(sizes), sum(sizes) / len(sizes), backward)
 
+    def weights(self, layer: LSTMLayer, sizes: Sequence[int]) -> float:
+        split = self.tables[kind_of(layer)].get("split")
+        return 0.0 if split is None else split.late(len(sizes), sum(sizes) / len(sizes))
+
     def unit(self) -> float:
         return self.lines["wavefront"].each / 2
 
@@ -188,15 +202,29 @@ class MeasuredCosts:
         return self.profile["rest"] + (self.profile["rest_together"] if workers > 1 else 0.0)
 
     def slow_down(self, kind: str, busy: int) -> float:
+        if busy == 1:
+            return 1.0
         workers = self.profile["workers"]
         kind = FORWARD if kind == BACKWARD else COPY if kind == UPDATE else kind
         all_busy = self.profile["slow_down"][kind]
-        return 1 + (all_busy - 1) * (busy - 1) / (workers - 1) if workers > 1 else 1.0
+        return 1 + (all_busy - 1) * (busy - 1) / (workers - 1)
 
 
 def ring(workers: int, size: float) -> float:
     """Bytes that each worker sends in an all-reduce of so many."""
     return 2 * (workers - 1) * size / workers
+
+
+def late_weights(
+    model: Model, layers: Sequence[int], batches: Sequence[BatchShape], costs: CostModel
+) -> float:
+    """Of some layers, of batches that have passed through them as a wavefront."""
+    return sum(
+        costs.weights(layer, batch.sizes(part))
+        for part in model.sides
+        for layer in model.layers_of(layers, part)
+        for batch in batches
+    )
 
 
 def layer_costs(
@@ -216,6 +244,7 @@ def layer_costs(
             for layer in model.layers_of(range(i, i + 1), unit.part)
             for backward in (False, True)
         )
+        + late_weights(model, range(i, i + 1), batches, costs)
         for i in range(model.layers)
     ]
     rows = sum(sum(sizes[unit]) for unit in units if unit.part != WHOLE)

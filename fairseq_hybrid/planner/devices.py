@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairseq_hybrid.backends.wavefront.schedule import DECODER, ENCODER
+from fairseq_hybrid.backends.wavefront.simulate import Link
 from fairseq_hybrid.errors import UserError
 from fairseq_hybrid.models.lstm_layer import LSTMLayer
 from fairseq_hybrid.planner.costs import ring
 from fairseq_hybrid.planner.job import FLOAT, BatchShape, Model
-from fairseq_hybrid.planner.simulate import Link
 
 SOFTMAX_PASSES = 6
 """over the logits, forward, loss and backward together"""
@@ -109,6 +109,9 @@ class ProjectedCosts:
         return self._twice_if(backward, self._layer(layer, sum(sizes), len(sizes)))
 
     chunk = layer
+
+    def weights(self, layer: LSTMLayer, sizes: Sequence[int]) -> float:
+        return 0.0  # cuDNN's kernel has them in its backward pass
 
     def _layer(self, layer: LSTMLayer, rows: int, steps: int) -> float:
         weights = sum(w.numel() for w in layer.parameters() if w.dim() > 1)

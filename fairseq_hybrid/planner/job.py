@@ -17,8 +17,8 @@ from fairseq import tasks, utils
 from fairseq.models import ARCH_MODEL_REGISTRY
 from torch import nn
 
-from fairseq_hybrid.backends.wavefront.backend import owners, users_of
-from fairseq_hybrid.backends.wavefront.options import stacked
+from fairseq_hybrid.backends.wavefront.options import head_is_sliced, stacked
+from fairseq_hybrid.backends.wavefront.placement import owned_rows, users_of
 from fairseq_hybrid.backends.wavefront.schedule import DECODER, ENCODER, WHOLE, Unit
 from fairseq_hybrid.errors import UserError
 from fairseq_hybrid.models.lstm_layer import LSTMLayer
@@ -64,11 +64,9 @@ class Shares(NamedTuple):
     owned: tuple[int, ...]
     """by stage: those it keeps gradient and optimizer state of"""
     used: tuple[int, ...]
-    """by stage: those it computes with, and gradients of"""
-    shared: dict[int, int]
-    """by owner: those that other stages compute with too"""
-    output_owner: int
-    """the stage that keeps the output weights"""
+    """by stage: those it computes with, and has gradients of"""
+    shared: tuple[int, ...]
+    """by stage: those it owns that other stages compute with too"""
 
 
 @dataclass(frozen=True)
@@ -76,6 +74,8 @@ class Model:
     """A model and its parts."""
 
     module: nn.Module
+    slices: bool = True
+    """whether what all stages use is cut between them (--hybrid-head)"""
 
     @functools.cached_property
     def parts(self) -> ParallelParts:
@@ -93,6 +93,11 @@ class Model:
     def feeding(self) -> bool:
         return not self.parts.decoder_splits
 
+    @property
+    def sides(self) -> tuple[str, ...]:
+        """What passes through the stages."""
+        return (ENCODER,) if self.feeding else (ENCODER, DECODER)
+
     @functools.cached_property
     def numbers(self) -> int:
         """of all parameters that are trained"""
@@ -106,27 +111,36 @@ class Model:
         whole = parts.whole_sentence_layers
         return [parts.encoder_layers[i] for i in depths if (i < whole) == (part == WHOLE)]
 
+    def layer_numbers(self, depths: Iterable[int]) -> int:
+        """Of a stage's layers."""
+        parts = self.parts
+        layers = [parts.encoder_layers[i] for i in depths]
+        if not self.feeding:
+            layers += [parts.decoder_layers[i] for i in depths]
+        return sum(p.numel() for layer in layers for p in layer.parameters())
+
     def units(self, number: int, batch: BatchShape, chunk: int) -> list[Unit]:
         """Of a batch, in all."""
-        parts = [ENCODER] if self.feeding else [ENCODER, DECODER]
-        units = [Unit(number, part, k) for part in parts for k in range(batch.chunks(part, chunk))]
+        units = [
+            Unit(number, part, k) for part in self.sides for k in range(batch.chunks(part, chunk))
+        ]
         return [Unit(number, WHOLE, 0), *units] if self.parts.whole_sentence_layers else units
 
     def shares(self, depths: Sequence[int], head_on_last: bool) -> Shares:
-        """What the stages have to do with which parameters, as hybrid.py sees to it."""
+        """What the stages have to do with which parameters (wavefront/placement.py)."""
         trained = [p for p in self.module.parameters() if p.requires_grad]
         users = users_of(self.module.parameters(), self.parts, stacked(depths), head_on_last)
-        owner = owners(users, self.parts)
+        rows = owned_rows(users, self.parts, len(depths), self.slices)
         stages = range(len(depths))
-        shared: dict[int, int] = {}
-        for p in trained:
-            if len(users[p]) > 1:
-                shared[owner[p]] = shared.get(owner[p], 0) + p.numel()
+
+        def owned(stage: int, params: Iterable[nn.Parameter]) -> int:
+            return sum(len(rows[p][stage]) * (p.numel() // p.size(0)) for p in params)
+
+        shared = [p for p in trained if len(users[p]) > 1]
         return Shares(
-            owned=tuple(sum(p.numel() for p in trained if owner[p] == s) for s in stages),
+            owned=tuple(owned(s, trained) for s in stages),
             used=tuple(sum(p.numel() for p in trained if s in users[p]) for s in stages),
-            shared=shared,
-            output_owner=owner[self.parts.head.output.weight],
+            shared=tuple(owned(s, shared) for s in stages),
         )
 
 
@@ -164,7 +178,7 @@ def load_job(cfg: Any, workers: int, updates: int = UPDATES) -> tuple[Job, list[
     samples = list(islice(_samples(cfg, task, module), updates * workers))
     if not samples:
         raise UserError(f"{cfg.task.data} has no sentence that fits: raise --max-tokens")
-    model = Model(module)
+    model = Model(module, head_is_sliced(cfg))
     shapes = [shape(sample, model.parts) for sample in samples]
     updates = tuple(tuple(shapes[i : i + workers]) for i in range(0, len(shapes), workers))
     return Job(model, updates), samples
@@ -191,7 +205,8 @@ def with_feeding(cfg: Any, job: Job, feeding: bool) -> Job:
         return job
     wanted = copy.deepcopy(cfg.model)
     wanted.input_feeding = feeding
-    return Job(Model(tasks.setup_task(cfg.task).build_model(wanted)), job.updates)
+    module = tasks.setup_task(cfg.task).build_model(wanted)
+    return Job(Model(module, job.model.slices), job.updates)
 
 
 def shape(sample: dict, parts: ParallelParts) -> BatchShape:

@@ -28,6 +28,7 @@ from torch.nn.utils.rnn import PackedSequence
 from fairseq_hybrid.backends.wavefront.backend import WavefrontParallel
 from fairseq_hybrid.models.lstm_layer import LSTMLayer
 from fairseq_hybrid.models.packing import Packing
+from fairseq_hybrid.models.products import linear
 from fairseq_hybrid.models.split_lstm import SplitLayer, can_split
 from fairseq_hybrid.planner.costs import ALL_REDUCE, COPY, FORWARD, HEAD, Line, full_steps, kind_of
 from fairseq_hybrid.planner.job import FLOAT, Model, shape
@@ -35,7 +36,7 @@ from fairseq_hybrid.planner.plan import DATA_PARALLEL
 from fairseq_hybrid.planner.timing import (
     Pair,
     median,
-    median_pair,
+    medians,
     pair_of,
     progress,
     seconds_of,
@@ -125,13 +126,12 @@ class Bench:
             tables[kind] = {name: self._table(layer, run) for name, run in runs.items()}
         return tables
 
-    def _table(self, layer: LSTMLayer, run: Callable[..., Pair]) -> dict[str, Any]:
+    def _table(self, layer: LSTMLayer, run: Callable[..., Sequence[float]]) -> dict[str, Any]:
         sentences = sorted({max(1, round(share * self.sentences)) for share in SHARES})
-        grid = [
-            [median_pair(functools.partial(run, layer, t, b)) for b in sentences] for t in STEPS
-        ]
-        forward, backward = ([[pair[i] for pair in row] for row in grid] for i in (0, 1))
-        return {"steps": STEPS, "sentences": sentences, "forward": forward, "backward": backward}
+        grid = [[medians(functools.partial(run, layer, t, b)) for b in sentences] for t in STEPS]
+        times = ([list(column) for column in zip(*map(list, row))] for row in grid)
+        named = zip(("forward", "backward", "weights"), map(list, zip(*times)))
+        return {"steps": STEPS, "sentences": sentences, **dict(named)}
 
     # The rest of an update
 
@@ -141,8 +141,8 @@ class Bench:
         half["ntokens"] = shape(half, self.model.parts).rows("decoder")
         return [half, self.largest]
 
-    def _head(self, sample: dict) -> tuple[int, Pair]:
-        return sample["ntokens"], median_pair(lambda: self._run_head(sample))
+    def _head(self, sample: dict) -> tuple[int, Sequence[float]]:
+        return sample["ntokens"], medians(lambda: self._run_head(sample))
 
     def _run_head(self, sample: dict) -> Pair:
         stand_in = HeadOnly(self.model, sample)
@@ -152,7 +152,7 @@ class Bench:
         """The gradient of the output weights, as late_gradients.py computes it."""
         output = self.model.parts.head.output
         x, dy = torch.randn(rows, output.in_features), torch.randn(rows, output.out_features)
-        return seconds_of(lambda: dy.t() @ x)
+        return seconds_of(lambda: linear(dy.t(), x.t()))
 
     def _unit_seconds(self, chunk: int) -> float:
         """Forward and backward as a wavefront with a single stage."""
@@ -160,7 +160,7 @@ class Bench:
         wrapper, criterion = ModuleProxyWrapper(self.parallel), self.trainer.criterion
         return seconds_of(lambda: criterion(wrapper, self.largest)[0].backward())
 
-    def _embed(self, sample: dict) -> tuple[int, Pair]:
+    def _embed(self, sample: dict) -> tuple[int, Sequence[float]]:
         parts, words = self.model.parts, sample["net_input"]
         sides = [(parts.embed_source, words["src_tokens"].flatten())]
         if not self.model.feeding:
@@ -173,7 +173,7 @@ class Bench:
                 lambda xs: torch.autograd.backward(xs, [torch.ones_like(x) for x in xs]),
             )
 
-        return sum(tokens.numel() for _, tokens in sides), median_pair(run)
+        return sum(tokens.numel() for _, tokens in sides), medians(run)
 
     def _copy_seconds(self) -> float:
         pieces = [torch.ones(COPIED // 4 // FLOAT) for _ in range(4)]
@@ -283,22 +283,14 @@ run_dense = functools.partial(run_layer, packed=False)
 run_packed = functools.partial(run_layer, packed=True)
 
 
-def run_split(layer: LSTMLayer, steps: int, sentences: int) -> Pair:
-    """The same as a stage of a wavefront does it."""
+def run_split(layer: LSTMLayer, steps: int, sentences: int) -> tuple[float, float, float]:
+    """The same as a stage of a wavefront does it, and the gradients of the weights."""
     packing = Packing.from_tokens(torch.ones(sentences, steps, dtype=torch.long), pad=0)
-    x = torch.randn(steps * sentences, layer.lstm.input_size)
-
-    def forward() -> SplitLayer:
-        split = SplitLayer(layer, packing, x, None)
-        split.forward(0, steps)
-        return split
-
-    def backward(split: SplitLayer) -> None:
-        split.begin_backward(None)
-        split.backward(0, steps, torch.ones_like(split.h_NH))
-        split.weight_gradients()
-
-    return pair_of(forward, backward)
+    split = SplitLayer(layer, packing, torch.randn(steps * sentences, layer.lstm.input_size), None)
+    forward = seconds_of(lambda: split.forward(0, steps))
+    split.begin_backward(None)
+    backward = seconds_of(lambda: split.backward(0, steps, torch.ones_like(split.h_NH)))
+    return forward, backward, seconds_of(split.weight_gradients)
 
 
 def falling(steps: int, mean: int) -> Tensor:
@@ -316,7 +308,7 @@ def _thin_out(value: Any) -> Any:
     return value[::2] if torch.is_tensor(value) and value.dim() else value
 
 
-def lines_of(name: str, points: Sequence[tuple[int, Pair]]) -> dict[str, Line]:
+def lines_of(name: str, points: Sequence[tuple[int, Sequence[float]]]) -> dict[str, Line]:
     """Seconds by rows, in both directions."""
     return {
         name: Line.through([(rows, pair[0]) for rows, pair in points]),

@@ -2,8 +2,9 @@
 
 Every worker keeps all weights. A worker of `hybrid` or `model_parallel` has gradients of what it
 computes with and optimizer state (two numbers per weight, as Adam has) of what it owns; under data
-parallelism it has both for everything, and a buffer of the gradients to sum. Activations are
-counted tensor by tensor; what allocators and libraries need beside that is not.
+parallelism it has both for everything, and a buffer of the gradients to sum. A decoupled one has
+the activations of two updates, and copies of its layers for each. Activations are counted tensor by
+tensor; what allocators and libraries need beside that is not.
 """
 
 from __future__ import annotations
@@ -42,6 +43,9 @@ def _stage(plan: Plan, model: Model, batches: Sequence[BatchShape], stage: int) 
     if plan.backend == DATA_PARALLEL:
         numbers += model.numbers
     numbers += _layers(plan, model, batches, stage)
+    if not plan.exact:
+        numbers += _layers(plan, model, batches, stage)
+        numbers += 2 * model.layer_numbers(stacked(plan.layers)[stage])
     if not head_on_last:
         numbers += _head(model, batches[stage])
     elif stage == plan.stages - 1:
@@ -50,13 +54,10 @@ def _stage(plan: Plan, model: Model, batches: Sequence[BatchShape], stage: int) 
 
 
 def _layers(plan: Plan, model: Model, batches: Sequence[BatchShape], stage: int) -> float:
-    parts = model.parts
-    sides = [(ENCODER, parts.encoder_layers)]
-    if not model.feeding:
-        sides.append((DECODER, parts.decoder_layers))
+    layers = {ENCODER: model.parts.encoder_layers, DECODER: model.parts.decoder_layers}
     return sum(
-        batch.rows(part) * (layers[i].lstm.input_size + LAYER_ROW * model.hidden)
-        for part, layers in sides
+        batch.rows(part) * (layers[part][i].lstm.input_size + LAYER_ROW * model.hidden)
+        for part in model.sides
         for i in stacked(plan.layers)[stage]
         for batch in batches
     )

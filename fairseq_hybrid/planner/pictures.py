@@ -13,8 +13,9 @@ from typing import NamedTuple
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from fairseq_hybrid.backends.wavefront.simulate import WAIT as WAITING
+from fairseq_hybrid.backends.wavefront.simulate import Timeline
 from fairseq_hybrid.planner.costs import BACKWARD, COPY, FORWARD, HEAD, UPDATE
-from fairseq_hybrid.planner.simulate import WAITING, Timeline
 from fairseq_hybrid.planner.traces import OTHER, SENDING
 
 KINDS = {

@@ -9,7 +9,8 @@
 
 `layers` are the encoder layers of each stage from the bottom up, the decoder's lie with them; with
 4 workers two stages make two groups. Data parallelism is `"backend": "legacy_ddp"` with all layers
-on one stage. Anything under `"note"` is for the reader.
+on one stage; `"schedule": "decoupled"` may stand there for `hybrid`. Anything under `"note"` is for
+the reader.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from fairseq_hybrid.config import DECOUPLED, SCHEDULES, SYNCHRONOUS
 from fairseq_hybrid.errors import UserError
 
 SINGLE, DATA_PARALLEL = "single", "legacy_ddp"
@@ -35,6 +37,8 @@ class Plan:
     """encoder layers of each stage, and as many of the decoder"""
     chunk: int
     """time steps per unit of work"""
+    schedule: str = SYNCHRONOUS
+    """of the wavefront (--hybrid-schedule)"""
 
     @property
     def stages(self) -> int:
@@ -44,6 +48,11 @@ class Plan:
     def splits(self) -> bool:
         return self.backend in (HYBRID, MODEL_PARALLEL)
 
+    @property
+    def exact(self) -> bool:
+        """Whether an update is that of data parallelism; only such a plan is chosen."""
+        return self.schedule == SYNCHRONOUS
+
     def __str__(self) -> str:
         if not self.splits:
             return (
@@ -52,9 +61,9 @@ class Plan:
         groups = self.workers // self.stages
         copies = f"{groups} groups of " if groups > 1 else ""
         stages = "+".join(map(str, self.layers))
-        return (
-            f"{self.backend}, {copies}{self.stages} stages of {stages} layers, chunk {self.chunk}"
-        )
+        how = "" if self.exact else f", {self.schedule}"
+        of = f"{self.stages} stages of {stages} layers"
+        return f"{self.backend}, {copies}{of}, chunk {self.chunk}{how}"
 
     def flags(self) -> dict[str, Any]:
         """What it means for fairseq's `distributed_training` options."""
@@ -65,11 +74,15 @@ class Plan:
             "hybrid_stages": self.stages,
             "hybrid_layers": ",".join(map(str, self.layers)),
             "hybrid_chunk": str(self.chunk),
+            **({} if self.exact else {"hybrid_schedule": self.schedule}),
         }
 
 
 def write_plan(plan: Plan, path: str | Path, note: dict[str, Any]) -> None:
-    text = json.dumps({**asdict(plan), "note": note}, indent=2)
+    content = asdict(plan)
+    if plan.exact:
+        del content["schedule"]
+    text = json.dumps({**content, "note": note}, indent=2)
     Path(path).write_text(text + "\n")
 
 
@@ -95,8 +108,9 @@ def _how() -> str:
 def _wrong(content: Any) -> str | None:
     """What is wrong with the content of a plan file, if anything."""
     fields = tuple(Plan.__dataclass_fields__)
-    if not isinstance(content, dict) or {*content} - {"note"} != {*fields}:
-        return f"a plan has {', '.join(fields)} and may have a note, nothing else"
+    *needed, optional = fields
+    if not isinstance(content, dict) or {*content} - {"note", optional} != {*needed}:
+        return f"a plan has {', '.join(needed)} and may have {optional} and note, nothing else"
     if content["backend"] not in PLANNED_BACKENDS:
         return f"backend {content['backend']!r} is not one of {', '.join(PLANNED_BACKENDS)}"
     layers = content["layers"]
@@ -105,6 +119,11 @@ def _wrong(content: Any) -> str | None:
         return "workers, chunk and each of the list of layers must be whole numbers above 0"
     if content["workers"] % len(layers):
         return f"{content['workers']} workers do not make groups of {len(layers)} stages"
+    schedule = content.get("schedule", SYNCHRONOUS)
+    if schedule not in SCHEDULES:
+        return f"schedule {schedule!r} is not one of {', '.join(SCHEDULES)}"
+    if schedule == DECOUPLED and content["backend"] != HYBRID:
+        return f"schedule {DECOUPLED} goes with backend {HYBRID} only"
     if content["backend"] == DATA_PARALLEL and len(layers) > 1:
         return f"{DATA_PARALLEL} has one stage, not {len(layers)}"
     return None

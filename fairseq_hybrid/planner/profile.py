@@ -27,11 +27,10 @@ from fairseq_hybrid.planner import measure as measuring
 from fairseq_hybrid.planner.costs import Line, MeasuredCosts, kind_of, layer_costs
 from fairseq_hybrid.planner.job import Job
 from fairseq_hybrid.planner.plan import DATA_PARALLEL, SINGLE, Plan
-from fairseq_hybrid.planner.programs import programs_of
-from fairseq_hybrid.planner.simulate import simulate
+from fairseq_hybrid.planner.programs import Update
 from fairseq_hybrid.planner.timing import progress
 
-FORMAT = 4
+FORMAT = 5
 """of the dictionary; goes up when what it holds changes"""
 
 
@@ -130,7 +129,7 @@ def unexplained(profile: dict[str, Any], job: Job) -> float:
     costs = MeasuredCosts(profile)
     plan = Plan(SINGLE, 1, (job.model.layers,), job.longest)
     return max(0.0, statistics.median(
-        whole - simulate(programs_of(plan, job.model, [batch], costs)).seconds
+        whole - Update(plan, job.model, [batch], costs).timeline().seconds
         for whole, batch in zip(profile["whole"], job.batches)
     ))  # fmt: skip
 
@@ -140,11 +139,10 @@ def unexplained_together(profile: dict[str, Any], job: Job) -> float:
     threads of libraries that take a core away, workers that find each other's core busy."""
     costs = MeasuredCosts(profile)
     plan = Plan(DATA_PARALLEL, job.workers, (job.model.layers,), job.longest)
-    beyond = []
-    for seconds, batches in zip(profile["together"], job.updates):
-        programs = programs_of(plan, job.model, batches, costs)
-        beyond.append(seconds - simulate(programs, costs.link, costs.slow_down).seconds)
-    return max(0.0, statistics.median(beyond))
+    return max(0.0, statistics.median(
+        seconds - Update(plan, job.model, batches, costs).timeline().seconds
+        for seconds, batches in zip(profile["together"], job.updates)
+    ))  # fmt: skip
 
 
 def unit_line(profile: dict[str, Any], job: Job) -> Line:

@@ -6,15 +6,15 @@ import functools
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
+from fairseq_hybrid.backends.wavefront.simulate import Link
 from fairseq_hybrid.planner.costs import Line, ring
 from fairseq_hybrid.planner.job import FLOAT
-from fairseq_hybrid.planner.simulate import Link
 
 REPEATS, BUDGET, ALWAYS = 5, 0.6, float("inf")
 """how often something is measured, and the seconds after which it is not repeated"""
@@ -65,9 +65,9 @@ def median(job: Callable[[], float], budget: float = BUDGET) -> float:
     return statistics.median(repeat(job, budget))
 
 
-def median_pair(job: Callable[[], Pair]) -> Pair:
-    forward, backward = zip(*repeat(job))
-    return statistics.median(forward), statistics.median(backward)
+def medians(job: Callable[[], Sequence[float]]) -> tuple[float, ...]:
+    """Of each of the times that a job returns."""
+    return tuple(map(statistics.median, zip(*repeat(job))))
 
 
 def slow_down(job: Callable[[], float]) -> float:

@@ -1,8 +1,8 @@
 """A measured update, from a file of ``--hybrid-trace``, as a `Timeline` like the predicted ones.
 
 A trace names what the wavefront does, and when a worker waits or is busy sending. What it does not
-name is found by its place: between the last unit forward and the first one backward a worker
-computes its head, after the last one backward it updates.
+name is found by its place: between the last unit forward and the first one backward after it a
+worker computes its head, after the last one backward it updates.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fairseq_hybrid.backends.wavefront.simulate import WAIT as WAITING
+from fairseq_hybrid.backends.wavefront.simulate import Span, Timeline
 from fairseq_hybrid.comm import stopwatch
 from fairseq_hybrid.errors import UserError
 from fairseq_hybrid.planner.costs import BACKWARD, FORWARD, HEAD, UPDATE
-from fairseq_hybrid.planner.simulate import WAITING, Span, Timeline
+from fairseq_hybrid.planner.programs import KINDS
 
 SENDING, OTHER = "send", "other"
-BACK_PREFIX = "back "
-"""how the names of units begin on their way back"""
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ def _trace(events: Sequence[dict[str, Any]]) -> Trace:
         mine = [e for e in spans if e["pid"] == frame["pid"] and e["cat"] != "update"]
         found += _spans(frame, [e for e in mine if _inside(e, frame)], begin)
     stages = 1 + max(int(name.rpartition(" ")[2]) for name in names.values())
-    seconds = (end - begin) / 1e6
-    return Trace(Timeline(len(names), found, seconds, [0.0] * len(names)), stages, chosen)
+    seconds, unknown = (end - begin) / 1e6, [0.0] * len(names)
+    return Trace(Timeline(len(names), found, seconds, unknown, unknown), stages, chosen)
 
 
 def _inside(event: dict[str, Any], frame: dict[str, Any]) -> bool:
@@ -75,7 +75,8 @@ def _spans(frame: dict[str, Any], events: list[dict[str, Any]], zero: float) -> 
     )
     forward = max(span.end for span in named if span.kind == FORWARD)
     backward = [span for span in named if span.kind == BACKWARD]
-    back_begins, back_ends = backward[0].begin, max(span.end for span in backward)
+    back_ends = max(span.end for span in backward)
+    back_begins = next((span.begin for span in backward if span.begin >= forward), back_ends)
     start = Span(worker, OTHER, "", frame["ts"], frame["ts"])
     finish = Span(worker, OTHER, "", frame["ts"] + frame["dur"], frame["ts"] + frame["dur"])
     gaps, all_of_it = [], [start, *named, finish]
@@ -92,5 +93,5 @@ def _spans(frame: dict[str, Any], events: list[dict[str, Any]], zero: float) -> 
 
 def _kind(event: dict[str, Any]) -> str:
     if event["cat"] == stopwatch.COMPUTE:
-        return BACKWARD if event["name"].startswith(BACK_PREFIX) else FORWARD
+        return next(kind for op, kind in KINDS.items() if event["name"].startswith(f"{op} "))
     return {stopwatch.WAIT: WAITING, stopwatch.SEND: SENDING}[event["cat"]]

@@ -70,9 +70,12 @@ def test_a_stage_of_a_wavefront_may_have_a_kernel_of_its_own():
     assert MeasuredCosts(without).chunk(layer, (3, 3, 2, 1), backward=False) == 6 + 10 * 3
     for tables in without["layers"].values():
         tables["split"] = {**tables["dense"], "backward": ((2, 4), (4, 8))}
+        tables["split"]["weights"] = ((0.5, 1), (1, 2))
     split = MeasuredCosts(without)
     assert split.chunk(layer, (3, 3, 2, 1), backward=False) == 9
     assert split.chunk(layer, (3, 3, 2, 1), backward=True) == 18
+    assert split.weights(layer, (3, 3, 2, 1)) == 4.5
+    assert MeasuredCosts(profile(model)).weights(layer, (3, 3, 2, 1)) == 0
     assert split.layer(layer, (3, 3), backward=False) == 6
 
 

@@ -10,11 +10,11 @@ import pytest
 from matplotlib.image import imread
 from tiny_jobs import Flat, job
 
+from fairseq_hybrid.backends.wavefront.simulate import WAIT as WAITING
 from fairseq_hybrid.errors import UserError
 from fairseq_hybrid.planner import choose, command, page, pictures, tables, traces
 from fairseq_hybrid.planner.costs import BACKWARD, FORWARD, HEAD, UPDATE
 from fairseq_hybrid.planner.plan import HYBRID
-from fairseq_hybrid.planner.simulate import WAITING
 
 
 @pytest.fixture(scope="module")
@@ -44,12 +44,13 @@ def trace(workers: int = 2) -> dict:
         events.append({"name": "process_name", "ph": "M", "pid": worker, "args": name})
         events += [
             event("update 6", "update", 0, 50, worker),
-            event("encoder 0.0", "compute", 1, 49, worker),
+            event("forward encoder 0.0", "compute", 1, 49, worker),
             event("update 7", "update", 100, 200, worker),
             event("exchange batches", "communication", 100, 105, worker),
-            event("encoder 0.0", "compute", 110, 130, worker),
-            event("wait for top", "wait", 130, 140, worker),
-            event("back encoder 0.0", "compute", 160, 190, worker),
+            event("forward encoder 0.0", "compute", 110, 130, worker),
+            event("wait for head", "wait", 130, 140, worker),
+            event("backward encoder 0.0", "compute", 160, 180, worker),
+            event("weight gradients weight gradients", "compute", 180, 190, worker),
             event("update 8", "update", 300, 700, worker),
         ]
     return {"traceEvents": events}
@@ -72,7 +73,8 @@ def test_a_trace_becomes_a_timeline_without_holes(tmp_path):
         (FORWARD, 10, 30),
         (WAITING, 30, 40),
         (HEAD, 40, 60),
-        (BACKWARD, 60, 90),
+        (BACKWARD, 60, 80),
+        (BACKWARD, 80, 90),
         (UPDATE, 90, 100),
     ]
     assert read.timeline.idle == pytest.approx(0.1)
@@ -89,10 +91,11 @@ def test_what_is_no_trace_is_one_line(tmp_path, content):
 
 
 def test_a_trace_stands_beside_the_prediction_of_its_stages_and_chunks(ranked):
-    for stages, chunk in ((2, 2), (4, 4), (2, 8)):
+    for stages, chunk, exact in ((2, 2, True), (4, 4, True), (2, 8, True), (2, 2, False)):
         wanted = next(
             p for p in ranked
             if p.plan.backend == HYBRID and (p.plan.stages, p.plan.chunk) == (stages, chunk)
+            and p.plan.exact == exact
         )  # fmt: skip
         found = command.prediction_like(
             traces.Trace(wanted.timeline, stages, "update 7"), ranked, "t.json"

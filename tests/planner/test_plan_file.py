@@ -23,6 +23,15 @@ def test_a_plan_is_what_was_written(tmp_path):
     assert plans.read_plan(path) == plan
 
 
+def test_a_decoupled_plan_is_what_was_written(tmp_path):
+    path = tmp_path / "plan.json"
+    plan = Plan("hybrid", 4, (1, 3), 8, "decoupled")
+    plans.write_plan(plan, path, {})
+    assert plans.read_plan(path) == plan
+    assert str(plan) == "hybrid, 2 groups of 2 stages of 1+3 layers, chunk 8, decoupled"
+    assert plan.flags()["hybrid_schedule"] == "decoupled"
+
+
 def test_a_plan_means_flags():
     assert Plan("hybrid", 4, (1, 3), 8).flags() == {
         "ddp_backend": "hybrid",
@@ -37,7 +46,13 @@ def test_a_plan_means_flags():
     ("content", "said"),
     [
         ("{", "is not JSON: make the file with fairseq-hybrid-plan --save"),
-        ("[]", "a plan has backend, workers, layers, chunk and may have a note"),
+        ("[]", "a plan has backend, workers, layers, chunk and may have schedule and note"),
+        ({**GOOD, "schedule": "late"}, "schedule 'late' is not one of synchronous, decoupled"),
+        ({**GOOD, "schedule": 1}, "schedule 1 is not one of synchronous, decoupled"),
+        (
+            {**GOOD, "backend": "model_parallel", "schedule": "decoupled"},
+            "schedule decoupled goes with backend hybrid only",
+        ),
         ({**GOOD, "extra": 1}, "a plan has backend, workers, layers, chunk"),
         ({**GOOD, "backend": "c10d"}, "backend 'c10d' is not one of legacy_ddp, hybrid"),
         ({**GOOD, "layers": []}, "must be whole numbers above 0"),

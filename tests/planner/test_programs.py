@@ -6,10 +6,20 @@ import pytest
 from tiny_jobs import Flat, job
 
 from fairseq_hybrid.backends.wavefront.options import stacked
+from fairseq_hybrid.backends.wavefront.schedule import (
+    BACKWARD,
+    FORWARD,
+    OUTPUT_GRAD,
+    SEND,
+    STEP,
+    Action,
+)
+from fairseq_hybrid.backends.wavefront.simulate import COLLECTIVE, Link
+from fairseq_hybrid.config import DECOUPLED
 from fairseq_hybrid.planner import programs
 from fairseq_hybrid.planner.choose import alternatives, best, chunks, layer_splits, predict, ranked
 from fairseq_hybrid.planner.plan import DATA_PARALLEL, HYBRID, MODEL_PARALLEL, SINGLE, Plan
-from fairseq_hybrid.planner.simulate import Link, simulate
+from fairseq_hybrid.planner.programs import Update
 
 STEPS, CHUNK = 8, 2
 UNITS = 2 * STEPS // CHUNK
@@ -73,18 +83,13 @@ def test_late_gradients_of_the_last_stage_fill_its_waiting():
 
 def test_late_gradients_of_others_come_before_their_units():
     """The first unit of the lower stage comes after three seconds per layer: there is time."""
-    costs = flat(late_seconds=5)
-    program = programs.programs_of(
-        Plan(HYBRID, 2, (2, 2), CHUNK), job(2, STEPS).model, job(2, STEPS).updates[0], costs
+    work = job(2, STEPS)
+    update = Update(
+        Plan(HYBRID, 2, (2, 2), CHUNK), work.model, work.updates[0], flat(late_seconds=5)
     )
-    names = [
-        [step.name for step in p if hasattr(step, "seconds") and hasattr(step, "name")]
-        for p in program
-    ]
-    assert names[0].index("output weights") < names[0].index("decoder 1.3", names[0].index("head"))
-    assert names[1].index("output weights") > len(names[1]) - 1 - names[1][::-1].index(
-        "encoder 0.0"
-    )
+    for stage, first in ((0, OUTPUT_GRAD), (1, BACKWARD)):
+        mine = [a.op for a in update.actions(late=[1]) if a.stage == stage]
+        assert next(op for op in mine if op in (OUTPUT_GRAD, BACKWARD)) == first
 
 
 def test_groups_of_stages_are_data_parallel_to_each_other():
@@ -118,7 +123,7 @@ def test_bytes_are_those_of_states_and_shared_parameters():
     rows, hidden = 3 * STEPS, work.model.hidden
     up = 2 * 2 * rows * hidden * 4  # 2 batches, encoder and decoder
     home = 2 * rows * hidden * 4  # the batch of worker 0
-    shared = 4 * sum(work.model.shares((2, 2), head_on_last=False).shared.values())
+    shared = 4 * sum(work.model.shares((2, 2), head_on_last=False).shared)
     assert sum(prediction.sent) == 2 * (up + home) + 2 * shared
 
 
@@ -157,22 +162,100 @@ def test_memory_is_counted_by_worker():
 OPTIONS = ({}, {"input_feeding": True}, {"encoder_bidirectional_first": True})
 
 
+def stuck(actions: list[Action], workers: int) -> list[Action]:
+    """What is left where every worker does one thing at a time, and waits at a transfer for its
+    other end, at a collective for all who are in it."""
+    members: dict[str, set[int]] = {}
+    for action in actions:
+        if action.op == COLLECTIVE:
+            members.setdefault(action.kind, set()).add(action.stage)
+    programs = [[a for a in actions if a.concerns(w)][::-1] for w in range(workers)]
+    moved = True
+    while moved:
+        moved = False
+        for mine in programs:
+            if not mine:
+                continue
+            a = mine[-1]
+            concerned = members[a.kind] if a.op == COLLECTIVE else {a.stage, a.peer} - {None}
+            others = [programs[w][-1] if programs[w] else None for w in concerned]
+            if all(o and (o == a or a.op == o.op == COLLECTIVE and a.kind == o.kind)
+                   for o in others):  # fmt: skip
+                moved = True
+                for w in concerned:
+                    programs[w].pop()
+    return [a for mine in programs for a in mine]
+
+
+def test_what_is_stuck_is_found():
+    there, back = Action(SEND, 0, None, 1), Action(SEND, 1, None, 0)
+    both = [Action(COLLECTIVE, w, kind="sum") for w in (0, 1)]
+    assert stuck([there, *both, back], 2) == []
+    # worker 0 is in the sum before it sends, worker 1 waits for what it sends
+    assert len(stuck([both[0], there, both[1]], 2)) == 4
+
+
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda o: next(iter(o), "plain"))
 @pytest.mark.parametrize("workers", [2, 3, 4, 8])
 def test_every_alternative_runs_to_its_end(workers, options):
+    """Every stage makes every unit forward and back once, and a step; nobody is stuck."""
     work, costs = job(workers, 7, **options), flat(link=Link(0.1, 1000))
     plans = list(alternatives(work, costs, (SINGLE, DATA_PARALLEL, HYBRID, MODEL_PARALLEL)))
     assert len(plans) == len(set(plans)) > 2
+    assert any(not plan.exact for plan in plans) == ("input_feeding" not in options)
     for plan in plans:
-        timeline = simulate(
-            programs.programs_of(plan, work.model, work.updates[0][: plan.workers], costs),
-            costs.link,
-        )
+        update = Update(plan, work.model, work.updates[0][: plan.workers], costs)
+        actions = update.actions()
+        assert stuck(actions, plan.workers) == []
+        for worker in range(plan.workers):
+            mine = [a for a in actions if a.stage == worker]
+            stage, first = worker % plan.stages, worker - worker % plan.stages
+            units = sorted(update.shape(first).units(stage))
+            for op in (FORWARD, BACKWARD):
+                assert sorted(a.unit for a in mine if a.op == op) == units
+            assert [a.op for a in mine].count(STEP) == 1
+            assert mine[-1].op == programs.UPDATE
+        timeline = update.timeline()
         assert timeline.seconds > 0
         assert 0 <= timeline.idle < 1
+        assert sum(timeline.sent) == sum(timeline.received)
         for worker in range(plan.workers):  # no worker does two things at a time
             spans = [span for span in timeline.spans if span.worker == worker]
             assert all(a.end <= b.begin + 1e-9 for a, b in zip(spans, spans[1:]))
+
+
+def test_decoupled_nobody_waits_for_the_pipeline_to_fill_or_drain():
+    """At 1 s a layer there and 2 s back: two batches of equal stages, and a head."""
+    work = job(2, STEPS)
+    plan = Plan(HYBRID, 2, (2, 2), CHUNK, DECOUPLED)
+    prediction = predict(plan, work, Flat())
+    assert 2 * UNITS * 6 + 5 <= prediction.seconds < seconds(HYBRID, 2, (2, 2))
+    exact = predict(Plan(HYBRID, 2, (2, 2), CHUNK), work, Flat())
+    assert prediction.sent == exact.sent
+    assert min(prediction.memory) > max(exact.memory)  # batches of two updates are under way
+
+
+def test_what_is_not_exact_is_ranked_and_not_chosen():
+    found = ranked(job(2, STEPS), flat(link=Link(0.0, 100.0)))
+    assert any(not prediction.plan.exact for prediction in found)
+    assert best(found).plan.exact
+    assert best([p for p in found if p.plan.backend == HYBRID]).plan.exact
+
+
+def test_gradients_of_weights_that_come_late_fill_the_drain():
+    """The stage below needs two backward units of its own after the last one of the stage above."""
+    plain = seconds(HYBRID, 2, (2, 2))
+    own = flat(weights=lambda layer, sizes: 1.0)  # 2 batches, 4 layers on a stage: 8 s
+    assert seconds(HYBRID, 2, (2, 2), own) == pytest.approx(plain + 8)
+    assert seconds(DATA_PARALLEL, 2, (4,), own) == seconds(DATA_PARALLEL, 2, (4,))
+
+
+def test_all_computation_is_as_slow_as_it_is_when_all_compute():
+    slow = flat(slow_down=lambda kind, busy: 1 + (busy > 1))
+    for plan in (Plan(HYBRID, 2, (2, 2), CHUNK), Plan(DATA_PARALLEL, 2, (4,), CHUNK)):
+        plain = predict(plan, job(2, STEPS), Flat()).seconds
+        assert predict(plan, job(2, STEPS), slow).seconds == pytest.approx(2 * plain)
+    assert seconds(SINGLE, 1, (4,), slow) == seconds(SINGLE, 1, (4,))
 
 
 def test_alternatives_are_ranked_and_one_worker_is_not_chosen():

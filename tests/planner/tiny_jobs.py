@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from hybrid_lstm_reference import tiny_model
 
+from fairseq_hybrid.backends.wavefront.simulate import Link
 from fairseq_hybrid.planner.job import BatchShape, Job, Model
-from fairseq_hybrid.planner.simulate import Link
 
 
 def model(**options) -> Model:
@@ -32,6 +32,9 @@ class Flat:
 
     def chunk(self, layer, sizes, backward):
         return self.layer(layer, sizes, backward)
+
+    def weights(self, layer, sizes):
+        return 0.0
 
     def unit(self):
         return 0.0

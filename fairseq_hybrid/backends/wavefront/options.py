@@ -43,7 +43,7 @@ def choose_head(cfg: Any) -> None:
 
 def head_is_sliced(cfg: Any) -> bool:
     given = cfg.distributed_training.hybrid_head
-    return given == SLICED or given == AUTO and _why_whole(cfg) is None
+    return given == SLICED or (given == AUTO and _why_whole(cfg) is None)
 
 
 def _why_whole(cfg: Any) -> str | None:
