@@ -54,7 +54,7 @@ D_UP, D_TOP, D_STATE = "d up", "d top", "d state"
 """their gradients, which go back"""
 GRADIENT = {UP: D_UP, TOP: D_TOP, STATE: D_STATE}
 
-AHEAD = 2
+AHEAD = 3
 """units that a stage runs between posting a receive and needing it"""
 
 
@@ -186,7 +186,7 @@ def _last_first(action: Action) -> tuple:
 
 
 def _relay(op: str, todo: Sequence[Sequence[Unit]], sends, kind: str, ahead: int) -> list[Action]:
-    """Units that pass from place to place, each `ahead` + 1 rounds behind the place before."""
+    """Units that pass from place to place, each `ahead` rounds behind the place before."""
     done = [0] * len(todo)
     arrives: list[dict[Unit, int]] = [{} for _ in todo]
     """unit → the round in which a place takes it up"""
@@ -205,7 +205,7 @@ def _relay(op: str, todo: Sequence[Sequence[Unit]], sends, kind: str, ahead: int
             for action in sends(place, unit):
                 actions.append(action)
                 if action.kind == kind:
-                    arrives[action.peer][unit] = now + 1 + ahead
+                    arrives[action.peer][unit] = now + ahead
         now += 1
     return actions
 
