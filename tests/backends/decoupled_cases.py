@@ -7,6 +7,7 @@ late and what is not, keeps the gradients of the former for an update, and that 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import torch
@@ -177,12 +178,12 @@ def reference(case: Case, world: int) -> dict:
         "losses": simulation.losses,
         "norms": simulation.norms,
         "weights": simulation.model.state_dict(),
-        "steps": steps_of(simulation.optimizer, simulation.model),
+        "steps": steps_of(simulation.optimizer, simulation.model.named_parameters()),
     }
 
 
-def steps_of(optimizer: FairseqAdam, model: torch.nn.Module) -> dict[str, int]:
-    names = {p: name for name, p in model.named_parameters()}
+def steps_of(optimizer: FairseqAdam, parameters: Iterable[tuple]) -> dict[str, int]:
+    names = {p: name for name, p in parameters}
     return {names[p]: state["step"] for p, state in optimizer.optimizer.state.items()}
 
 
@@ -227,13 +228,14 @@ def parallel(case: Case, rank: int, world: int) -> dict:
             model.ownership.refresh()
             optimizer.zero_grad()
             assert not model.drain()
+    slices = {n: model.ownership.mine.get(p, p) for n, p in model.ownership.names.items()}
     return {
         "losses": losses,
         "norms": norms,
         "weights": model.module.state_dict(),
-        "steps": steps_of(optimizer, model.module),
+        "steps": steps_of(optimizer, slices.items()),
         "ideal": ideal,
-        "under way": len(model.lanes.under_way),
+        "under way": len(model.transport.under_way),
     }
 
 

@@ -1,18 +1,15 @@
 """``--hybrid-schedule decoupled``: gradients of LSTM layers and embeddings come one update late.
 
-First the merged schedules as plain data, in the way of test_schedule.py and test_lanes.py. Then
-workers over gloo against a single process that holds the late gradients back (decoupled_cases.py,
-float64 and float32). Last `fairseq-train`, whose reference is one worker of the same command with
-a plugin that swaps gradients just before they are clipped: fairseq has divided them by the sample
-size of their own update then.
+Workers over gloo against a single process that holds the late gradients back (decoupled_cases.py,
+float64 and float32); then `fairseq-train`, whose reference is one worker of the same command with a
+plugin that swaps gradients just before they are clipped: fairseq has divided them by the sample
+size of their own update then. The schedules as plain data: test_schedule.py.
 """
 
 from __future__ import annotations
 
 import copy
 import functools
-import random
-from collections import Counter, defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,209 +20,12 @@ from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from jobs import Result, curve, train_command
 from omegaconf import OmegaConf
-from test_lanes import POST, SEND, WAIT, simulate
-from test_schedule import STAGES, every_number_of_stages, every_variant, stuck
 from warm import Warm
 from workers import run_workers
 
 import fairseq_hybrid  # noqa: F401
 from fairseq_hybrid import checkpoints, config
-from fairseq_hybrid.backends.wavefront import schedule
-from fairseq_hybrid.backends.wavefront.merged_schedule import (
-    AHEAD,
-    BACK,
-    HEAD,
-    ORDERS,
-    WORTH,
-    Costs,
-    Merged,
-    Step,
-    merge,
-)
-from fairseq_hybrid.backends.wavefront.schedule import TOP, UP, Run, Schedule, Send
 from fairseq_hybrid.errors import UserError
-
-# Merged schedules
-
-
-@dataclass(frozen=True)
-class Pair:
-    """The batches of an update and of the one before."""
-
-    forward: Schedule
-    before: Schedule | None
-    costs: Costs
-    back_costs: Costs
-
-    def merged(self) -> Merged:
-        return merge(self.forward, self.before, self.costs, self.back_costs)
-
-    def work(self) -> list[Step]:
-        """Everything that must happen, in any order."""
-        steps = [Step(AHEAD, event) for event in self.forward.events]
-        steps += [Step(BACK, event) for event in self.before.reverse().events]
-        return steps + [Step(HEAD, (stage,)) for stage in range(self.forward.stages)]
-
-
-def equal_costs(head: float = 0.0) -> Costs:
-    return Costs(lambda *_: 1.0, lambda *_: 2.0, lambda stage: head)
-
-
-def random_costs(dice: random.Random) -> Costs:
-    known: dict = defaultdict(lambda: dice.choice((0.0, 0.5, 1.0, 1.0, 3.0)))
-    return Costs(
-        lambda *at: known["ahead", at],
-        lambda *at: known["back", at],
-        lambda s: 4 * known["head", s],
-    )
-
-
-def pairs(stages: int) -> list[Pair]:
-    """All kinds of batches after all kinds of others, with and without equal costs."""
-    dice = random.Random(stages)
-    possible = [case for case in every_variant(stages) if not case.states_home]
-    plans = [case.schedule() for case in dice.sample(possible, 16)]
-    others = dice.sample(plans, len(plans))
-    costs = [(equal_costs(), equal_costs(5.0)), (random_costs(dice), random_costs(dice))]
-    return [Pair(*both, *dice.choice(costs)) for both in zip(plans, others)]
-
-
-def check_order(pair: Pair, merged: Merged) -> None:
-    """All is done once; each pass in its own order; nothing before what it needs; a head when its
-    stage's forward units have run and its batches' top states are home."""
-    assert Counter(merged.steps) == Counter(pair.work())
-    at = {step: place for place, step in enumerate(merged.steps)}
-    last, back = pair.forward.stages - 1, pair.before.reverse()
-    for wave, plan in ((AHEAD, pair.forward), (BACK, back)):
-        for stage in range(pair.forward.stages):
-            runs = [at[wave, Run(stage, unit)] for unit in plan.units(stage)]
-            assert runs == sorted(runs)
-        for event in plan.events:
-            if isinstance(event, Send):
-                source, target = Run(event.source, event.unit), Run(event.target, event.unit)
-                if wave == AHEAD or event.kind == UP:
-                    assert at[wave, source] < at[wave, event]
-                if wave == BACK or event.kind == UP:
-                    assert at[wave, event] < at[wave, target]
-                if wave == AHEAD and event.kind == TOP:
-                    assert at[wave, event] < at[HEAD, (event.target,)]
-    for stage in range(last + 1):
-        for unit in pair.forward.units(stage):
-            assert at[AHEAD, Run(stage, unit)] < at[HEAD, (stage,)]
-
-
-def check_makespan(pair: Pair, merged: Merged) -> None:
-    """Played from the list by a clock for each stage."""
-    free, there = [0.0] * merged.stages, defaultdict(float)
-    costs = {AHEAD: pair.costs.ahead, BACK: pair.back_costs.back}
-    for wave, event in merged.steps:
-        if wave == HEAD:
-            stage = event.stage
-            free[stage] = max(free[stage], there[HEAD, stage]) + pair.costs.head(stage)
-        elif isinstance(event, Run):
-            begin = max(free[event.stage], there[wave, event])
-            free[event.stage] = begin + costs[wave](*event)
-        elif wave == AHEAD and event.kind == TOP:
-            there[HEAD, event.target] = max(there[HEAD, event.target], free[event.source])
-        elif event.kind == UP:
-            there[wave, Run(event.target, event.unit)] = free[event.source]
-    assert merged.makespan == pytest.approx(max(free))
-
-
-def steps_of(program: list[Step], worker: int) -> list[tuple[str, Send]]:
-    """What the executor puts on its lanes: all receives first, and what comes from the head."""
-    receives = [s for s in program if isinstance(s.event, Send) and s.event.target == worker]
-    steps = [(POST, step.event) for step in receives if step.wave == BACK]
-    sends = [s for s in program if isinstance(s.event, Send) and s.event.source == worker]
-    early = [s for s in sends if s.wave == BACK and s.event.kind == TOP]
-    steps += [(SEND, step.event) for step in early]
-    steps += [(POST, step.event) for step in receives if step.wave == AHEAD]
-    arrivals = defaultdict(list)
-    for wave, event in receives:
-        arrivals[wave, event.unit, event.kind].append(event)
-    for step in program:
-        wave, event = step
-        if wave == HEAD:
-            left = [key for key in arrivals if key[0] == AHEAD]
-            steps += [(WAIT, arrival) for key in left for arrival in arrivals.pop(key)]
-        elif isinstance(event, Run):
-            for kind in (UP,) if wave == AHEAD else (UP, TOP):
-                steps += [(WAIT, a) for a in arrivals.pop((wave, event.unit, kind), ())]
-        elif event.source == worker and step not in early:
-            steps.append((SEND, event))
-    assert not arrivals
-    return steps
-
-
-@every_number_of_stages
-def test_every_pair_is_complete_in_order_and_ends(stages):
-    """Under rendezvous in program order, and on nccl's lanes with receives posted early."""
-    for pair in pairs(stages):
-        merged = pair.merged()
-        check_order(pair, merged)
-        check_makespan(pair, merged)
-        programs = [merged.program(worker) for worker in range(stages)]
-        events = [[step.event for step in program] for program in programs]
-        assert stuck(events) == []
-        assert simulate([steps_of(p, worker) for worker, p in enumerate(programs)]) == set()
-
-
-def test_a_swapped_pair_of_transfers_is_found():
-    """So the simulations above can fail."""
-    plan = schedule.wavefront(2, [(2, 2)] * 2, [0, 1])
-    merged = Pair(plan, plan, equal_costs(), equal_costs()).merged()
-    events = [[step.event for step in merged.program(worker)] for worker in range(2)]
-    sends = [i for i, event in enumerate(events[0]) if isinstance(event, Send)]
-    assert len(sends) > 8
-    for a, b in zip(sends, sends[1:]):
-        wrong = list(events[0])
-        wrong[a], wrong[b] = wrong[b], wrong[a]
-        assert stuck([wrong, events[1]])
-
-
-@pytest.mark.parametrize("head", [0.0, 1.0, 10.0])
-def test_two_stages_never_wait(head):
-    """Backward taking twice as long as forward, whatever the number of chunks; but for what is not
-    worth another order."""
-    for chunks in range(1, 12):
-        plan = schedule.wavefront(2, [(chunks, chunks)] * 2, [0, 1])
-        merged = Pair(plan, plan, equal_costs(head), equal_costs()).merged()
-        assert merged.work == 2 * (4 * chunks * 3 + head)
-        assert merged.efficiency > WORTH - 1e-9
-
-
-def test_more_stages_wait_less_than_synchronous_ones():
-    for stages in range(3, 9):
-        for chunks in (1, 2, 6):
-            plan = schedule.wavefront(stages, [(chunks, chunks)] * stages, [*range(stages)])
-            units, idle = 2 * chunks * stages, stages - 1
-            merged = Pair(plan, plan, equal_costs(3.0), equal_costs()).merged()
-            # (a synchronous update: 3 * (units + idle) + 3)
-            assert merged.makespan <= (3 * units + 3 + idle) / WORTH
-
-
-def test_the_first_update_has_no_backward_pass():
-    for stages in STAGES:
-        plan = schedule.wavefront(stages, [(3, 2)] * stages, [*range(stages)])
-        merged = merge(plan, None, equal_costs(7.0), equal_costs())
-        assert [s.event for s in merged.steps if s.wave == AHEAD and type(s.event) is Run]
-        assert not [s for s in merged.steps if s.wave == BACK]
-        assert merged.makespan == 5 * stages + stages - 1 + 7
-
-
-def test_the_best_order_depends_on_the_batches():
-    found = {name: set() for name in ORDERS}
-    for stages in (2, 4):
-        for pair in pairs(stages):
-            spans = {}
-            for name, order in ORDERS.items():
-                with pytest.MonkeyPatch.context() as patch:
-                    patch.setattr(f"{merge.__module__}.ORDERS", {name: order})
-                    spans[name] = pair.merged().makespan
-            assert pair.merged().makespan <= min(spans.values()) / 0.98
-            found[min(spans, key=spans.get)].add(stages)
-    assert all(found.values())
-
 
 # Workers against one process that simulates them
 

@@ -1,45 +1,60 @@
-"""The wavefront as plain data: every schedule is complete, in order and free of deadlocks.
+"""Schedules as plain data: every one is complete, in order and free of deadlocks.
 
-All combinations of 1-8 stages, 1-8 micro-batches and 1-40 chunks, and fewer chunk counts in every
-variant. Nothing here runs a model; test_lanes.py and test_gradients.py do.
+For 1-8 stages, synchronous and decoupled, with all kinds of batches and owners. Nothing here runs a
+model; test_gradients.py does.
 """
 
 from __future__ import annotations
 
-import functools
 import gc
 import itertools
 import random
-from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import Counter, defaultdict
 
 import pytest
-
-from fairseq_hybrid.backends.wavefront import schedule
-from fairseq_hybrid.backends.wavefront.options import layer_ranges
-from fairseq_hybrid.backends.wavefront.schedule import (
-    DECODER,
-    ENCODER,
-    STATE,
-    TOP,
-    UP,
-    WHOLE,
-    Run,
-    Schedule,
-    Send,
-    Unit,
+from schedule_cases import (
+    STAGES,
+    backward_needs,
+    check_complete_and_in_order,
+    decoupled_needs,
+    equal,
+    every_number_of_stages,
+    every_variant,
+    forward_needs,
+    programs_of,
+    stuck,
+    synchronous_needs,
+    units,
 )
-from fairseq_hybrid.backends.wavefront.simulate import (
-    HEAD,
-    SimulatedUpdate,
-    UpdateCosts,
-    simulate,
+
+from fairseq_hybrid.backends.wavefront import builders, schedule
+from fairseq_hybrid.backends.wavefront.builders import (
+    ORDERS,
+    WORTH,
+    decoupled,
+    outstanding,
     synchronous,
 )
-
-STAGES, BATCHES, CHUNKS = range(1, 9), range(1, 9), range(1, 41)
-every_number_of_stages = pytest.mark.parametrize("stages", STAGES)
+from fairseq_hybrid.backends.wavefront.options import layer_ranges
+from fairseq_hybrid.backends.wavefront.schedule import (
+    AHEAD,
+    BACKWARD,
+    D_UP,
+    ENCODER,
+    FORWARD,
+    HEAD,
+    OUTPUT_GRAD,
+    SEND,
+    TOP,
+    TRANSFERS,
+    UP,
+    WEIGHT_GRAD,
+    Action,
+    Schedule,
+    Shape,
+    Unit,
+    text,
+)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -51,224 +66,75 @@ def _no_walks_through_torch():
     gc.unfreeze()
 
 
-@dataclass(frozen=True)
-class Case:
-    stages: int
-    chunks: tuple[tuple[int, int], ...]
-    """(encoder, decoder) of each batch"""
-    head_on_last: bool = False
-    """model_parallel: all batches live on the last stage; otherwise on one stage each (hybrid)"""
-    whole: bool = False
-    states_home: bool = False
-
-    @property
-    def last(self) -> int:
-        return self.stages - 1
-
-    @property
-    def homes(self) -> list[int]:
-        return [self.last if self.head_on_last else b % self.stages for b in self.batches]
-
-    @property
-    def batches(self) -> range:
-        return range(len(self.chunks))
-
-    def schedule(self) -> Schedule:
-        flags = {"whole": self.whole, "states_home": self.states_home}
-        return schedule.wavefront(self.stages, self.chunks, self.homes, **flags)
-
-    def units(self, stage: int) -> list[tuple]:
-        """What a stage has to run, in order: the batches one after the other, each in time."""
-        found = []
-        for batch, (encoder, decoder) in enumerate(self.chunks):
-            if self.whole and stage == 0:
-                found.append((batch, WHOLE, 0))
-            found += [(batch, ENCODER, chunk) for chunk in range(encoder)]
-            found += [(batch, DECODER, chunk) for chunk in range(decoder)]
-        return found
-
-    def work(self) -> dict:
-        """Everything that must happen: stage → units it runs, (source, target, kind) → units that
-        are sent there."""
-        chunks = [unit for unit in self.units(0) if unit[1] != WHOLE]
-        work: dict = {stage: self.units(stage) for stage in range(self.stages)}
-        work.update({(s, s + 1, UP): chunks for s in range(self.last)})
-        for home in set(self.homes) - {self.last}:
-            work[self.last, home, TOP] = [u for u in chunks if self.homes[u[0]] == home]
-        if self.states_home:
-            for home in set(self.homes):
-                ends = [(b, ENCODER, self.chunks[b][0] - 1) for b in self.batches]
-                ends = [unit for unit in ends if self.homes[unit[0]] == home]
-                work.update({(s, home, STATE): ends for s in range(self.stages) if s != home})
-        return work
+def unit_cost(action: Action) -> float:
+    return {FORWARD: 1.0, BACKWARD: 2.0}.get(action.op, 0.0)
 
 
-def every_combination(stages: int) -> list[Case]:
-    """Encoders of 1 to 40 chunks, decoders of 1 or 2."""
-    return [Case(stages, ((c, 1 + c % 2),) * b) for b in BATCHES for c in CHUNKS]
+def check(plan: Schedule, needs) -> None:
+    check_complete_and_in_order(plan.actions, needs)
+    programs = programs_of(plan.actions, plan.stages)
+    assert programs == [plan.program(worker) for worker in range(plan.stages)]
+    assert stuck(programs) == []
 
 
-def every_variant(stages: int) -> list[Case]:
-    """Batches unlike each other, longer decoders, both kinds of home, layers for whole sentences,
-    decoders that run at home; in all combinations of these."""
+@every_number_of_stages
+def test_every_synchronous_schedule(stages):
+    """Everything once, nothing before what it needs, no deadlock; the output weights' gradient in
+    the turn or after the units."""
+    sets = itertools.cycle([(), (stages - 1,), (*range(stages),)])
+    for shape, late in zip(every_variant(stages), sets):
+        plan = synchronous(shape, late)
+        check(plan, synchronous_needs(shape))
+        for stage in range(stages):
+            mine = [a.op for a in plan.actions if a.stage == stage and a.op not in TRANSFERS]
+            back = [at for at, op in enumerate(mine) if op == BACKWARD]
+            assert all((mine.index(OUTPUT_GRAD) > at) == (stage in late) for at in back)
+            assert mine.index(WEIGHT_GRAD) == len(mine) - 2  # then the step
+
+
+def random_costs(dice: random.Random):
+    known: dict = defaultdict(lambda: dice.choice((0.0, 0.5, 1.0, 1.0, 3.0)))
+    return lambda action: (4 if action.op == HEAD else 1) * known[action]
+
+
+@every_number_of_stages
+def test_every_decoupled_schedule(stages):
+    """All kinds of batches after all kinds of others, or after none; and what is left by itself."""
     dice = random.Random(stages)
-    found = []
-    for batches in BATCHES:
-        for c in (1, 2, 6):
-            shapes = [
-                ((c, c),) * batches,
-                ((1, c),) * batches,
-                tuple((dice.randint(1, c), dice.randint(1, c)) for _ in range(batches)),
-            ]
-            for head_on_last in (False, True):
-                for whole in (False, True):
-                    found += [Case(stages, shape, head_on_last, whole) for shape in shapes]
-                    alone = tuple((encoder, 0) for encoder, _ in shapes[2])
-                    found.append(Case(stages, alone, head_on_last, whole, states_home=True))
-    return found
-
-
-def happenings(events: Sequence) -> dict:
-    """Stage or (source, target, kind) → unit → place in the list of events."""
-    found: dict = defaultdict(dict)
-    for at, event in enumerate(events):
-        if type(event) is Run:
-            found[event.stage][event.unit] = at
-        else:
-            source, target, unit, kind = event
-            found[source, target, kind][unit] = at
-    return found
-
-
-def check_complete(found: dict, work: dict, events: Sequence) -> None:
-    """Each stage runs its units and each lane carries its messages, once and in order."""
-    assert {place: list(ats) for place, ats in found.items()} == work
-    assert len(events) == sum(map(len, work.values()))
-
-
-def check_forward(case: Case, plan: Schedule) -> None:
-    """All is done once; a unit runs when its input has come up, and is sent when it has run.
-
-    That states pass from unit to unit, and from encoder to decoder, needs units in order only.
-    """
-    found = happenings(plan.events)
-    check_complete(found, case.work(), plan.events)
-    for place, sent in found.items():
-        if isinstance(place, tuple):
-            source, target, kind = place
-            assert all(found[source][unit] < at for unit, at in sent.items())
-            if kind == UP:
-                assert all(at < found[target][unit] for unit, at in sent.items())
-
-
-def check_mirrored(plan: Schedule, back: Schedule) -> None:
-    """The same list from its end, transfers turned around."""
-    assert back.stages == plan.stages
-    assert back.events == tuple(
-        event if len(event) == 2 else (event.target, event.source, event.unit, event.kind)
-        for event in plan.events[::-1]
-    )
-
-
-def check_backward(case: Case, back: Schedule) -> None:
-    """All is done once, units from the last to the first; a unit runs when the gradients from
-    above and from home are there, and its own gradient is sent when it has run."""
-    found = happenings(back.events)
-    work = {
-        place if isinstance(place, int) else (place[1], place[0], place[2]): units[::-1]
-        for place, units in case.work().items()
-    }
-    check_complete(found, work, back.events)
-    for place, sent in found.items():
-        if isinstance(place, tuple):
-            source, target, kind = place
-            assert all(at < found[target][unit] for unit, at in sent.items())
-            if kind == UP:
-                assert all(found[source][unit] < at for unit, at in sent.items())
-
-
-def stuck(programs: Sequence[Sequence]) -> list[int]:
-    """Workers that never finish if each does one thing at a time, strictly in order, and a
-    transfer takes place only while both its ends have come to it."""
-    programs = [[*program, None] for program in programs]
-    at = [0] * len(programs)
-    awake = [*range(len(programs))]
-    while awake:
-        me = awake.pop()
-        program, i = programs[me], at[me]
-        while (event := program[i]) is not None:
-            if type(event) is Send:
-                other = event.target if event.source == me else event.source
-                if programs[other][at[other]] != event:
-                    break
-                at[other] += 1
-                if other not in awake:
-                    awake.append(other)
-            i += 1
-        at[me] = i
-    return [worker for worker, program in enumerate(programs) if program[at[worker]] is not None]
-
-
-def programs_of(plan: Schedule, back: Schedule) -> list[list]:
-    """What every worker does, forward and then backward."""
-    return [plan.program(worker) + back.program(worker) for worker in range(plan.stages)]
-
-
-def check_fills_and_drains_once(case: Case, plan: Schedule) -> None:
-    """With units of equal cost no stage ever waits once it has begun."""
-    units = sum(map(sum, case.chunks))
-    expected = units / (units + case.stages - 1)
-    assert forward_pass(plan, lambda *_: 1).efficiency == pytest.approx(expected, rel=1e-12)
-
-
-def forward_pass(plan: Schedule, cost: Callable) -> SimulatedUpdate:
-    actions = [*itertools.takewhile(lambda action: action.op != HEAD, synchronous(plan))]
-    nothing = lambda _: 0.0  # noqa: E731
-    return simulate(actions, UpdateCosts(cost, cost, nothing, nothing, nothing))
+    possible = [shape for shape in every_variant(stages) if not shape.states_home]
+    shapes = dice.sample(possible, 24)
+    for shape, before in zip(shapes, [None, None, *shapes]):
+        cost = dice.choice((unit_cost, random_costs(dice)))
+        check(decoupled(shape, before, cost), decoupled_needs(shape, before))
+        check(outstanding(shape), backward_needs(shape, -1))
 
 
 @every_number_of_stages
-def test_every_combination(stages):
-    """Complete, in order, mirrored backward, no deadlock, no waiting in the middle."""
-    for case in every_combination(stages):
-        plan = case.schedule()
-        back = plan.reverse()
-        check_forward(case, plan)
-        check_mirrored(plan, back)
-        assert stuck(programs_of(plan, back)) == []
-        check_fills_and_drains_once(case, plan)
+def test_the_two_passes_alone(stages):
+    """The backward pass is the forward pass from its end: units in reverse, gradients going down
+    where results went up."""
+    for shape in every_variant(stages):
+        ahead, back = schedule.forward_pass(shape), schedule.backward_pass(shape)
+        others = (HEAD, schedule.EMBED, schedule.REFRESH)
+        needs = {
+            action: [needed for needed in before if needed.op not in others]
+            for action, before in forward_needs(shape).items() if action.op not in others
+        }  # fmt: skip
+        check_complete_and_in_order(ahead, needs)
+        for stage in range(stages):
+            for actions, op, order in ((ahead, FORWARD, 1), (back, BACKWARD, -1)):
+                ran = [action.unit for action in actions if action[:2] == (op, stage)]
+                assert ran == units(shape, stage)[::order] == shape.units(stage)[::order]
+        up = {(a.stage, a.unit, a.peer) for a in ahead if a.kind == UP}
+        assert {(a.peer, a.unit, a.stage) for a in back if a.kind == D_UP} == up
 
 
-@every_number_of_stages
-def test_every_variant(stages):
-    """The same and the order of the backward pass, whatever the batches and wherever they live."""
-    for case in every_variant(stages):
-        plan = case.schedule()
-        back = plan.reverse()
-        check_forward(case, plan)
-        check_mirrored(plan, back)
-        check_backward(case, back)
-        assert stuck(programs_of(plan, back)) == []
-        if not case.whole:
-            check_fills_and_drains_once(case, plan)
-
-
-@every_number_of_stages
-def test_programs_are_the_events_of_a_worker_in_order(stages):
-    for case in (
-        Case(stages, ((3, 2),) * 4, whole=True),
-        Case(stages, ((2, 0),) * 9, states_home=True),
-    ):
-        plan = case.schedule()
-        for worker in range(stages):
-            mine = [e for e in plan.events if worker in (e[:1] if len(e) == 2 else e[:2])]
-            assert plan.program(worker) == mine
-            assert plan.units(worker) == [e.unit for e in mine if isinstance(e, Run)]
+# Deadlocks
 
 
 def test_two_workers_that_send_first_are_stuck():
-    """The simulation finds the simplest deadlock there is."""
-    there, back = (Send(*ends, Unit(0, ENCODER, 0), UP) for ends in ((0, 1), (1, 0)))
+    """`stuck` finds the simplest deadlock there is."""
+    there, back = (Action(SEND, a, Unit(0, ENCODER, 0), b, UP) for a, b in ((0, 1), (1, 0)))
     assert stuck([[there, back], [back, there]]) == [0, 1]
     assert stuck([[there, back], [there, back]]) == []
     assert stuck([[there], []]) == [0]
@@ -276,27 +142,32 @@ def test_two_workers_that_send_first_are_stuck():
 
 def test_waiting_for_the_result_before_sending_on_is_found():
     """A worker that awaits its own batch's result first stops all others."""
-    plan = Case(3, ((2, 2),) * 3).schedule()
-    programs = programs_of(plan, plan.reverse())
-    result = next(event for event in programs[0] if isinstance(event, Send) and event.kind == TOP)
+    programs = programs_of(synchronous(equal(3, 2, 2)).actions, 3)
+    result = next(action for action in programs[0] if action.kind == TOP)
     programs[0].remove(result)
     programs[0].insert(0, result)
     assert stuck(programs) == [0, 1, 2]
 
 
-@pytest.mark.parametrize("states_home", [False, True])
-def test_any_two_transfers_with_one_peer_in_wrong_order_are_found(states_home):
-    chunks = ((2, 0 if states_home else 2),) * 3
-    plan = Case(3, chunks, states_home=states_home).schedule()
-    programs = programs_of(plan, plan.reverse())
+ALL = {"owners": (0, 1, 2), "users": (0, 1, 2)}
+MUTATED = {
+    "hybrid": synchronous(equal(3, 2, 2, **ALL)),
+    "input feeding": synchronous(equal(3, 2, 0, states_home=True, **ALL), (2,)),
+    "decoupled": decoupled(equal(3, 2, 2, **ALL), equal(3, 2, 1, **ALL), unit_cost),
+}
+
+
+@pytest.mark.parametrize("plan", MUTATED.values(), ids=MUTATED)
+def test_any_two_transfers_with_one_peer_in_wrong_order_are_found(plan):
+    programs = programs_of(plan.actions, 3)
     swaps = 0
     for worker, program in enumerate(programs):
         by_peer = defaultdict(list)
-        for at, event in enumerate(program):
-            if isinstance(event, Send):
-                by_peer[frozenset(event[:2])].append(at)
+        for at, action in enumerate(program):
+            if action.op in TRANSFERS:
+                by_peer[frozenset((action.stage, action.peer))].append(at)
         for places in by_peer.values():
-            for a, b in zip(places, places[1:]):
+            for a, b in itertools.pairwise(places):
                 wrong = list(program)
                 wrong[a], wrong[b] = wrong[b], wrong[a]
                 assert worker in stuck([*programs[:worker], wrong, *programs[worker + 1 :]])
@@ -304,44 +175,123 @@ def test_any_two_transfers_with_one_peer_in_wrong_order_are_found(states_home):
     assert swaps > 40
 
 
-def longest_path(case: Case, cost) -> int:
-    """From what has to wait for what alone: the unit before on a stage, and the stage below."""
-    todo = [case.units(stage) for stage in range(case.stages)]
-
-    @functools.cache
-    def end(stage: int, unit: tuple) -> int:
-        before = todo[stage][: todo[stage].index(unit)][-1:]
-        waits = [end(stage, other) for other in before]
-        if stage > 0:
-            waits.append(end(stage - 1, unit))
-        return cost(stage, unit) + max(waits, default=0)
-
-    return max(end(stage, todo[stage][-1]) for stage in range(case.stages))
+@pytest.mark.parametrize("plan", MUTATED.values(), ids=MUTATED)
+def test_a_transfer_with_one_end_only_is_found(plan):
+    programs = programs_of(plan.actions, 3)
+    for worker, program in enumerate(programs):
+        for at, action in enumerate(program):
+            if action.op in TRANSFERS:
+                less = program[:at] + program[at + 1 :]
+                assert stuck([*programs[:worker], less, *programs[worker + 1 :]])
 
 
-@every_number_of_stages
-def test_makespan_is_the_longest_path(stages):
-    """Whatever the units cost; and the efficiency is the work in it."""
-    dice = random.Random(stages)
-    for batches in (1, 2, 5):
-        for _ in range(8):
-            chunks = tuple((dice.randint(1, 6), dice.randint(0, 6)) for _ in range(batches))
-            case = Case(stages, chunks, whole=dice.random() < 0.5)
-            work = [(s, unit) for s in range(stages) for unit in case.units(s)]
-            costs = {run: dice.randint(0, 100) for run in work}
-            plan, cost = case.schedule(), lambda s, unit, costs=costs: costs[s, unit]
-            span = longest_path(case, cost)
-            timeline = forward_pass(plan, cost)
-            assert timeline.seconds == span
-            busy = sum(costs.values()) / (stages * span) if span else 1.0
-            assert timeline.efficiency == pytest.approx(busy)
+# What is in the gaps
 
 
-def test_makespan_of_equal_units():
-    """One after the other, and one more for each stage above the first."""
+def units_between(program: list[Action], op: str, kind: str) -> Counter:
+    """How many units a worker runs between posting a receive and running the unit that needs it →
+    how often."""
+    found: Counter = Counter()
+    for at, action in enumerate(program):
+        if action.kind == kind and action.peer == program[-1].stage:
+            runs = [a.unit for a in program[at:] if a.op == op]
+            found[runs.index(action.unit)] += 1
+    return found
+
+
+@pytest.mark.parametrize("ahead", [0, 1, AHEAD, 5])
+def test_receives_are_posted_some_units_ahead(ahead):
+    """As many as asked for, but where a stage has nothing to run in between; never more, so that
+    few buffers are under way."""
+    shape = equal(4, 6, 5)
+    there = schedule.forward_pass(shape, ahead=ahead)
+    back = schedule.backward_pass(shape, ahead=ahead)
+    for actions, op, kind in ((there, FORWARD, UP), (back, BACKWARD, D_UP)):
+        for worker, program in enumerate(programs_of(actions, 4)):
+            found = units_between([*program, Action(op, worker)], op, kind)
+            first = 0 if op == FORWARD else 3
+            assert sum(found.values()) == (44 if worker != first else 0)
+            if found:
+                assert found == {**{n: 1 for n in range(ahead)}, ahead: 44 - ahead}
+
+
+def test_as_text():
+    shape = Shape(2, ((2, 1), (1, 1)), (0, 1), owners=(1,), users=(0, 1))
+    assert text(synchronous(shape, late=(1,)).actions, 2).splitlines() == [
+        "0: E F0e0 up:0e0>1 F0e1 up:0e1>1 F0d0 up:0d0>1 F1e0 up:1e0>1 F1d0 up:1d0>1 H "
+        "dtop:0d0>1 dtop:0e1>1 dtop:0e0>1 O reduce>1 B1d0 B1e0 B0d0 B0e1 B0e0 e W step",
+        "1: refresh>0 F0e0 top:0e0>0 F0e1 top:0e1>0 F0d0 top:0d0>0 F1e0 F1d0 H "
+        "B1d0 dup:1d0>0 B1e0 dup:1e0>0 B0d0 dup:0d0>0 B0e1 dup:0e1>0 B0e0 dup:0e0>0 O W step",
+    ]
+    assert text(decoupled(shape, shape, unit_cost).actions, 2).splitlines() == [
+        "0: dtop:0d0'>1 dtop:0e1'>1 dtop:0e0'>1 E F0e0 up:0e0>1 F0e1 up:0e1>1 F0d0 up:0d0>1 "
+        "F1e0 up:1e0>1 F1d0 up:1d0>1 B1d0' B1e0' B0d0' B0e1' B0e0' H O reduce>1 e' W' step",
+        "1: refresh>0 B1d0' dup:1d0'>0 B1e0' dup:1e0'>0 B0d0' dup:0d0'>0 B0e1' dup:0e1'>0 B0e0' "
+        "dup:0e0'>0 F0e0 top:0e0>0 F0e1 top:0e1>0 F0d0 top:0d0>0 F1e0 F1d0 H O W' step",
+    ]
+
+
+def makespan(plan: Schedule, cost) -> float:
+    """Played from the list by a clock for each stage; links are free."""
+    free, there = [0.0] * plan.stages, defaultdict(float)
+    for action in plan.actions:
+        stage = action.stage
+        if action.op in TRANSFERS:
+            op = {UP: FORWARD, TOP: HEAD}.get(action.kind, BACKWARD)
+            key = action.peer, op, None if op == HEAD else action.unit
+            there[key] = max(there[key], free[stage])
+        else:
+            free[stage] = max(free[stage], there[stage, action.op, action.unit]) + cost(action)
+    return max(free)
+
+
+@pytest.mark.parametrize("head", [0.0, 1.0, 10.0])
+def test_two_decoupled_stages_never_wait(head):
+    """Backward taking twice as long as forward, whatever the number of chunks; but for what is not
+    worth another order."""
+    for chunks in range(1, 12):
+        shape = equal(2, chunks, chunks)
+        cost = lambda a: head if a.op == HEAD else unit_cost(a)  # noqa: E731
+        span = makespan(decoupled(shape, shape, cost), cost)
+        assert 4 * chunks * 3 + head > (WORTH - 1e-9) * span
+
+
+def test_more_decoupled_stages_wait_less_than_synchronous_ones():
+    cost = lambda a: 3.0 if a.op == HEAD else unit_cost(a)  # noqa: E731
+    for stages in range(3, 9):
+        for chunks in (1, 2, 6):
+            shape = equal(stages, chunks, chunks)
+            late = makespan(decoupled(shape, shape, cost), cost)
+            timely = makespan(synchronous(shape), cost)
+            assert timely == 3 * (2 * chunks * stages + stages - 1) + 3
+            assert late <= timely / WORTH
+
+
+def test_the_first_decoupled_update_has_no_backward_pass():
     for stages in STAGES:
-        plan = Case(stages, ((2, 3), (4, 1))).schedule()
-        assert forward_pass(plan, lambda *_: 7).seconds == 7 * (10 + stages - 1)
+        plan = decoupled(equal(stages, 3, 2), None, unit_cost)
+        assert not [a for a in plan.actions if a.op == BACKWARD or a.update]
+        cost = lambda a: 7.0 if a.op == HEAD else unit_cost(a)  # noqa: E731
+        assert makespan(plan, cost) == 5 * stages + stages - 1 + 7
+
+
+def test_the_best_order_depends_on_the_batches(monkeypatch):
+    dice, found = random.Random(1), {order: set() for order in range(len(ORDERS))}
+    for stages in (2, 4):
+        shapes = [s for s in every_variant(stages) if not s.states_home]
+        for shape, before in zip(dice.sample(shapes, 16), dice.sample(shapes, 16)):
+            cost = dice.choice((unit_cost, random_costs(dice)))
+            best, spans = makespan(decoupled(shape, before, cost), cost), []
+            for order in ORDERS:
+                with monkeypatch.context() as patch:
+                    patch.setattr(builders, "ORDERS", (order,))
+                    spans.append(makespan(decoupled(shape, before, cost), cost))
+            assert best <= min(spans) / 0.98
+            found[spans.index(min(spans))].add(stages)
+    assert all(found.values())
+
+
+# Layers and chunks
 
 
 def test_layer_ranges():
