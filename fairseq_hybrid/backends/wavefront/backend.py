@@ -353,16 +353,18 @@ class WavefrontParallel(Backend):
         if key not in self.chosen:
             longest, last = max(steps.values()), self.stage.count - 1
             lengths = [self.chunk] if self.chunk else sorted({min(n, longest) for n in CHUNKS})
-            found = []
-            for length in lengths:
-                batches = [
-                    EvenBatch(last if self.head_on_last else i, steps, sentences, length)
-                    for i in range(many)
-                ]
-                for late in ((), (last,)) if self.postpones else ((),):
-                    timeline = self._simulated(batches, late)
-                    found.append((timeline.seconds, length, 1 - timeline.idle, late))
-            self.chosen[key] = min(found)[1:]
+
+            def tried(length: int, late: tuple[int, ...]) -> tuple[float, int, float, tuple]:
+                homes = [last if self.head_on_last else i for i in range(many)]
+                batches = [EvenBatch(home, steps, sentences, length) for home in homes]
+                timeline = self._simulated(batches, late)
+                return timeline.seconds, length, 1 - timeline.idle, late
+
+            best = min(tried(length, ()) for length in lengths)
+            if self.postpones:
+                upper = [tuple(range(stage, last + 1)) for stage in range(1, last + 1)]
+                best = min([best, *(tried(best[1], late) for late in upper)])
+            self.chosen[key] = best[1:]
         chunk, self.ideal, self.late = self.chosen[key]
         return chunk
 

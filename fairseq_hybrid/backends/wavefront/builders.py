@@ -3,7 +3,8 @@
 `synchronous` makes an update of its own batches alone. What nobody waits for fills the gaps: the
 output weights' gradient while the backward pass comes down to a stage (`late`: or after its units,
 while the stages below still have some to do), the layers' weight gradients when a stage's units are
-done and the pipeline drains. The gradients of slices start on their way as soon as they are there.
+done and the pipeline drains. The gradients of slices start on their way as soon as they are there,
+new weights when the pipeline is filled.
 
 `decoupled` runs the backward units one update late, mixed with the forward units of this one. The
 gradients from above lie ready when the update begins, so while stage 0 begins with forward units
@@ -54,7 +55,7 @@ Cost = Callable[[Action], float]
 def synchronous(shape: Shape, late: Collection[int] = ()) -> Schedule:
     """`late`: the stages that leave the output weights' gradient until their units are done."""
     stages = range(shape.stages)
-    actions = [*shape.exchange(REFRESH), Action(EMBED, 0), *forward_pass(shape)]
+    actions = [Action(EMBED, 0), *_with_refresh(forward_pass(shape), shape)]
     reduce = _by_source(shape.exchange(REDUCE))
     for stage in reversed(stages[:-1]):
         actions += [Action(HEAD, stage), *from_heads(shape, stage)]
@@ -73,6 +74,15 @@ def synchronous(shape: Shape, late: Collection[int] = ()) -> Schedule:
         if stage not in ends:  # nothing to run
             actions += _after_units(stage, late, reduce)
     return Schedule(shape.stages, tuple(actions) + tuple(Action(STEP, s) for s in stages))
+
+
+def _with_refresh(ahead: list[Action], shape: Shape) -> list[Action]:
+    """New weights go out when the pipeline is filled: the first units have the links to themselves,
+    and heads, which need the weights, are far away."""
+    top = shape.stages - 1
+    first = (i for i, a in enumerate(ahead) if a.op == FORWARD and a.stage == top)
+    place = next(first, -1) + 1
+    return [*ahead[:place], *shape.exchange(REFRESH), *ahead[place:]]
 
 
 def _by_source(transfers: list[Action]) -> dict[int, list[Action]]:
@@ -116,7 +126,7 @@ def decoupled(shape: Shape, before: Shape | None, cost: Cost) -> Schedule:
             best = clock
     assert best is not None
     late = [] if before is None else from_heads(before, update=-1)
-    actions = [*shape.exchange(REFRESH), *late, Action(EMBED, 0), *best.actions]
+    actions = [*late, Action(EMBED, 0), *_with_refresh(best.actions, shape)]
     if before is not None:
         actions.append(Action(EMBED_GRAD, 0, update=-1))
         actions += [Action(WEIGHT_GRAD, stage, update=-1) for stage in range(shape.stages)]
