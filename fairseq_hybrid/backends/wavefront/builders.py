@@ -196,7 +196,8 @@ class _Clock:
         """units whose top states a head still waits for"""
         self.homes, self.last = shape.homes, shape.stages - 1
         for unit in shape.units(self.last):
-            self.missing[shape.homes[unit.batch]] += 1
+            if unit.part != WHOLE:
+                self.missing[shape.homes[unit.batch]] += 1
         self.actions: list[Action] = []
 
     @property
