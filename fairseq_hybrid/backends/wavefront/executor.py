@@ -24,9 +24,10 @@ from fairseq_hybrid.backends.wavefront.schedule import (
     FORWARD,
     HEAD,
     OUTPUT_GRAD,
+    REDUCE,
+    REFRESH,
     SEND,
     STEP,
-    TRANSFERS,
     WEIGHT_GRAD,
     Action,
     Schedule,
@@ -82,28 +83,29 @@ class Executor:
             self.transport.drain()
 
     def _do(self, program: list[Action]) -> None:
-        for transfers, actions in groupby(program, lambda action: action.op in TRANSFERS):
-            if transfers:
-                self._transfer(list(actions))
-            else:
-                for action in actions:
-                    self._compute(action)
+        """Transfers of units and of slices stay in one order as well: where only one communicator
+        is served at a time, the two ends of a transfer must not have come to different ones."""
+        how = {SEND: self._transfer, REDUCE: self.shared.post, REFRESH: self.shared.post}
+        for post, actions in groupby(program, lambda action: how.get(action.op)):
+            if post is not None:
+                with self.watch.span(SENDING, "post transfers"):
+                    post(list(actions))
+                continue
+            for action in actions:
+                self._compute(action)
 
-    def _transfer(self, actions: list[Action]) -> None:
-        with self.watch.span(SENDING, "post transfers"):
-            self.shared.post([action for action in actions if action.op != SEND])
-            sends = [action for action in actions if action.op == SEND]
-            mine = self.stage.index
-            arrivals = self.transport.exchange(
-                (self.flows[a.update].message(a), None, a.peer) if a.stage == mine
-                else (None, self.flows[a.update].landing(a), a.stage)
-                for a in sends
-            )  # fmt: skip
-            for action, arrival in zip(sends, arrivals):
-                if arrival is not None:
-                    op = AWAITED_BY[action.kind]
-                    unit = None if op == HEAD else action.unit
-                    self.arrivals.setdefault((op, action.update, unit), []).append(arrival)
+    def _transfer(self, sends: list[Action]) -> None:
+        mine = self.stage.index
+        arrivals = self.transport.exchange(
+            (self.flows[a.update].message(a), None, a.peer) if a.stage == mine
+            else (None, self.flows[a.update].landing(a), a.stage)
+            for a in sends
+        )  # fmt: skip
+        for action, arrival in zip(sends, arrivals):
+            if arrival is not None:
+                op = AWAITED_BY[action.kind]
+                unit = None if op == HEAD else action.unit
+                self.arrivals.setdefault((op, action.update, unit), []).append(arrival)
 
     def _wait(self, op: str, update: int, unit: object) -> None:
         for arrival in self.arrivals.pop((op, update, unit), ()):
