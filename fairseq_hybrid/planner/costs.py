@@ -11,13 +11,35 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
-from fairseq_hybrid.backends.wavefront.schedule import BACKWARD, DECODER, FORWARD, WHOLE
-from fairseq_hybrid.backends.wavefront.simulate import Link
+from fairseq_hybrid.backends.wavefront.schedule import (
+    BACKWARD,
+    DECODER,
+    EMBED,
+    EMBED_GRAD,
+    FORWARD,
+    HEAD,
+    OUTPUT_GRAD,
+    REDUCE,
+    REFRESH,
+    SEND,
+    STEP,
+    WEIGHT_GRAD,
+    WHOLE,
+)
+from fairseq_hybrid.backends.wavefront.simulate import COLLECTIVE, WAIT, Link
 from fairseq_hybrid.models.lstm_layer import LSTMLayer
 from fairseq_hybrid.planner.job import FLOAT, BatchShape, Model
 
 COPY, UPDATE = "copy", "update"
-"""kinds of work, beside `FORWARD`, `BACKWARD` and `HEAD`"""
+PREPARE = "prepare"
+"""an action of ours: from words to batches and a schedule"""
+KINDS = {
+    **{PREPARE: FORWARD, EMBED: FORWARD, FORWARD: FORWARD, HEAD: HEAD, OUTPUT_GRAD: HEAD},
+    **{BACKWARD: BACKWARD, EMBED_GRAD: BACKWARD, WEIGHT_GRAD: BACKWARD},
+    **{SEND: COPY, REDUCE: COPY, REFRESH: COPY, COPY: COPY, STEP: UPDATE, UPDATE: UPDATE},
+    **{COLLECTIVE: WAIT, WAIT: WAIT},
+}
+"""what an action is → the kind of work that it is, in tables and pictures"""
 ALL_REDUCE = "meet"  # as the profiles in the cache have it
 
 

@@ -30,26 +30,23 @@ from fairseq_hybrid.backends.wavefront.schedule import (
     REFRESH,
     SEND,
     STATE,
-    STEP,
     WEIGHT_GRAD,
     Action,
     Schedule,
     Shape,
 )
-from fairseq_hybrid.backends.wavefront.simulate import COLLECTIVE, WAIT, Timeline, simulate
-from fairseq_hybrid.planner.costs import COPY, UPDATE, CostModel, late_weights, ring
+from fairseq_hybrid.backends.wavefront.simulate import COLLECTIVE, Timeline, simulate
+from fairseq_hybrid.planner.costs import (
+    COPY,
+    KINDS,
+    PREPARE,
+    UPDATE,
+    CostModel,
+    late_weights,
+    ring,
+)
 from fairseq_hybrid.planner.job import FLOAT, BatchShape, Model, Shares
 from fairseq_hybrid.planner.plan import MODEL_PARALLEL, Plan
-
-PREPARE = "prepare"
-"""an action of ours: from words to batches and a schedule"""
-KINDS = {
-    **{PREPARE: FORWARD, EMBED: FORWARD, FORWARD: FORWARD, HEAD: HEAD, OUTPUT_GRAD: HEAD},
-    **{BACKWARD: BACKWARD, EMBED_GRAD: BACKWARD, WEIGHT_GRAD: BACKWARD},
-    **{SEND: COPY, REDUCE: COPY, REFRESH: COPY, COPY: COPY, STEP: UPDATE, UPDATE: UPDATE},
-    **{COLLECTIVE: WAIT, WAIT: WAIT},
-}
-"""what an action is → the kind of work that it is, in tables and pictures"""
 
 EXCHANGE, SUM, NORM, STATISTICS = "exchange of batches", "sum", "norm", "statistics"
 """collectives"""

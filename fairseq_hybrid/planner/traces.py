@@ -17,8 +17,7 @@ from fairseq_hybrid.backends.wavefront.simulate import WAIT as WAITING
 from fairseq_hybrid.backends.wavefront.simulate import Span, Timeline
 from fairseq_hybrid.comm import stopwatch
 from fairseq_hybrid.errors import UserError
-from fairseq_hybrid.planner.costs import BACKWARD, FORWARD, HEAD, UPDATE
-from fairseq_hybrid.planner.programs import KINDS
+from fairseq_hybrid.planner.costs import BACKWARD, FORWARD, HEAD, KINDS, UPDATE
 
 SENDING, OTHER = "send", "other"
 

@@ -179,7 +179,7 @@ def stuck(actions: list[Action], workers: int) -> list[Action]:
             a = mine[-1]
             concerned = members[a.kind] if a.op == COLLECTIVE else {a.stage, a.peer} - {None}
             others = [programs[w][-1] if programs[w] else None for w in concerned]
-            if all(o and (o == a or a.op == o.op == COLLECTIVE and a.kind == o.kind)
+            if all(o and (o == a or (a.op == o.op == COLLECTIVE and a.kind == o.kind))
                    for o in others):  # fmt: skip
                 moved = True
                 for w in concerned:
