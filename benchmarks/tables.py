@@ -311,7 +311,8 @@ def planning() -> str:
     rows = []
     for name, shape in result["workloads"].items():
         found, several = shape["verdict"], shape["alternatives"]
-        fastest = min(r["measured"] for r in several if r["backend"] != "single")
+        exact = [r for r in several if r["backend"] != "single" and r.get("exact", True)]
+        fastest = min(r["measured"] for r in exact)
         one = next(r["measured"] for r in several if r["backend"] == "single")
         rows.append(
             [
