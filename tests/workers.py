@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import importlib
 import os
 import pickle
 import re
@@ -34,7 +35,8 @@ def run_workers(
 ) -> list:
     """What `function(*args)`, a module's function, returns on each of `world` ranks.
 
-    They are forked from a server of warm.py, with the process group over gloo set up. When the
+    They are forked from a server of warm.py, with the process group over gloo set up, or another
+    one with `PROCESS_GROUP=pretend_nccl`. When the
     first one fails the others are killed, or with `kill=False` left to themselves; when they take
     longer than `timeout` seconds, all are, and say where they were. Either way none is left behind.
     """
@@ -106,7 +108,10 @@ def work(_, folder: Path, rank: int, world: int, function, args) -> None:
     import torch.distributed as dist
 
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", f"file://{folder}/store", rank=rank, world_size=world)
+    backend = os.environ.get("PROCESS_GROUP", "gloo")
+    if backend != "gloo":
+        importlib.import_module(backend)
+    dist.init_process_group(backend, f"file://{folder}/store", rank=rank, world_size=world)
     try:
         result = function(*args)
     except Exception:
