@@ -7,7 +7,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "fairseq_hybrid"
 LAYERS = (
-    ("errors", "seeds"),
+    ("errors", "seeds", "pages"),
     ("options",),
     ("checkpoints",),
     ("fairseq_patches",),
@@ -19,6 +19,7 @@ LAYERS = (
     ("backends",),
     ("trainer",),
     ("papers", "pretraining", "planner", "inference"),
+    ("report",),
     ("plugin", "cli"),
 )
 PLACE = {name: place for place, names in enumerate(LAYERS) for name in names}

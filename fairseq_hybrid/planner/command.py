@@ -22,12 +22,13 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq_hybrid.backends.wavefront.simulate import Timeline
 from fairseq_hybrid.errors import UserError, fail, user_line
 from fairseq_hybrid.launch.inputs import validate_data
-from fairseq_hybrid.planner import choose, devices, tables, traces
+from fairseq_hybrid.planner import choose, devices, page, tables, traces
 from fairseq_hybrid.planner import job as jobs
 from fairseq_hybrid.planner import plan as plans
 from fairseq_hybrid.planner.choose import Prediction
 from fairseq_hybrid.planner.costs import BACKWARD, FORWARD
 from fairseq_hybrid.planner.devices import ProjectedCosts
+from fairseq_hybrid.planner.panels import Panel
 from fairseq_hybrid.planner.plan import HYBRID, SINGLE
 from fairseq_hybrid.planner.tables import Table
 from fairseq_hybrid.planner.traces import Trace
@@ -85,7 +86,7 @@ def make_plan(words: Sequence[str]) -> None:
     if args.save:
         plans.write_plan(chosen.plan, args.save, tables.plan_note(chosen))
         print(f"train with it: --hybrid-plan {args.save}")
-    draw(args, ranked, chosen, trace, systems)
+    draw(args, ranked, chosen, trace, systems, words)
 
 
 def validate_outputs(args: Any) -> None:
@@ -100,12 +101,13 @@ def validate_outputs(args: Any) -> None:
         if args.trace:
             raise UserError(f"--trace {args.trace} is drawn in a picture: add --plot or --report")
         return
+    if not args.plot:
+        return
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        flag = "--plot" if args.plot else "--report"
         raise UserError(
-            f"{flag} needs matplotlib: pip install matplotlib, or fairseq_hybrid[plots]"
+            "--plot needs matplotlib: pip install matplotlib, or fairseq_hybrid[plots]"
         ) from None
 
 
@@ -138,22 +140,23 @@ def draw(
     chosen: Prediction,
     trace: Trace | None,
     systems: tuple[str, Table] | None,
+    words: Sequence[str],
 ) -> None:
     if not (args.plot or args.report):
         return
-    from fairseq_hybrid.planner import page, pictures
-
     shown = chosen if trace is None else prediction_like(trace, ranked, args.trace)
-    panels = [pictures.Panel(headline(shown), shown.timeline, tables.layer_labels(shown))]
+    panels = [Panel(headline(shown), shown.timeline, tables.layer_labels(shown))]
     if trace is not None:
         what = f"measured, {trace.update} of {Path(args.trace).name}"
         title = f"{what}: {time_and_idle(trace.timeline)}"
-        panels.append(pictures.Panel(title, trace.timeline, tables.layer_labels(shown)))
+        panels.append(Panel(title, trace.timeline, tables.layer_labels(shown)))
     if args.plot:
+        from fairseq_hybrid.planner import pictures
+
         pictures.write_picture(panels, args.plot)
         print(f"timeline: {args.plot}")
     if args.report:
-        page.write_page(args.report, chosen, ranked, panels, systems)
+        page.write_page(args.report, chosen, ranked, panels, systems, args, words)
         print(f"report: {args.report}")
 
 

@@ -1,77 +1,177 @@
-"""A report as one page of HTML that needs nothing beside it: timeline, partition, alternatives."""
+"""A plan as one page that needs nothing beside it: what was chosen, why, and how to use it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from html import escape
+import os
+import shlex
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from fairseq_hybrid.backends.wavefront.options import stacked
-from fairseq_hybrid.planner import pictures, tables
+from fairseq_hybrid.pages import skeleton
+from fairseq_hybrid.planner import panels, profile, tables
 from fairseq_hybrid.planner.choose import Prediction
-from fairseq_hybrid.planner.pictures import Panel
-from fairseq_hybrid.planner.plan import MODEL_PARALLEL
+from fairseq_hybrid.planner.panels import Panel
+from fairseq_hybrid.planner.plan import DATA_PARALLEL, MODEL_PARALLEL, SINGLE
 from fairseq_hybrid.planner.tables import Table
 
-STYLE = """
-body { font: 15px/1.5 sans-serif; color: #222; max-width: 1250px; margin: 2em auto; padding: 0 1em }
-h1 { font-size: 1.5em } h2 { font-size: 1.15em; margin-top: 2em }
-svg { width: 100%; height: auto }
-.wide { overflow-x: auto }
-table { border-collapse: collapse; font-size: 13px }
-th, td { padding: .3em .8em; border-bottom: 1px solid #ddd; text-align: right; white-space: nowrap }
-th:first-child, td:first-child { text-align: left }
-tr.chosen { background: #e5f3ee; font-weight: bold }
-.stages { display: flex; flex-wrap: wrap; gap: 1em }
-.stage { border: 1px solid #888; border-radius: 6px; padding: .6em 1em; min-width: 11em }
-.stage p { margin: .15em 0 } .stage p:first-child { font-weight: bold }
-"""
+OWN_FLAGS = {"--workers": 1, "--devices": 1, "--save": 1, "--plot": 1, "--report": 1, "--trace": 1}
+OWN_FLAGS.update({"--remeasure": 0, "--distributed-world-size": 1})
+"""of fairseq-hybrid-plan, with how many values; the command to train has its own workers"""
+
+WORDS = (
+    ("update", "One step of the optimizer. Each worker brings a batch, so with N workers it has "
+     "about N times the words of one worker's: compare words per second, not milliseconds."),
+    ("words", "Target words, sentence ends included, as fairseq's log counts them (wps)."),
+    ("stage", "A worker's share of the layers, neighbours in the stack: encoder layer i with "
+     "decoder layer i. Stage 0 has the embeddings."),
+    ("replica", "Stages that together are one copy of the layers."),
+    ("chunk", "Some time steps of a batch. A stage passes a chunk on when it is done with it, so "
+     "that the next can begin: short chunks start it sooner, long ones compute faster."),
+    ("head", "What follows the top layer: attention, softmax and loss. Each worker computes that "
+     "of its own batch."),
+    ("idle, waiting", "Time in which a worker has nothing to compute, as what it needs has not "
+     "arrived, or others are not done."),
+    ("GB, about", "Weights, gradients, optimizer state and activations; libraries need more."),
+)  # fmt: skip
 
 
 def write_page(
     path: str,
     chosen: Prediction,
     ranked: Sequence[Prediction],
-    panels: Sequence[Panel],
+    panels_shown: Sequence[Panel],
     systems: tuple[str, Table] | None = None,
+    args: Any = None,
+    words: Sequence[str] = (),
 ) -> None:
-    """`systems`: headline and table of the five systems, if they were projected."""
+    """`systems`: headline and table of the five systems, if they were projected. `args`, `words`:
+    the options of fairseq-hybrid-plan, parsed and as they were given."""
     how = tables.PROJECTED if chosen.projected else "predicted"
-    title = f"Plan: {chosen.plan}"
-    speed = f"{1000 * chosen.seconds:,.1f} ms per update, {chosen.words_per_second:,.0f}"
+    all_numbers = table(tables.alternatives_table(ranked), str(chosen.plan))
     body = [
-        f"<h1>{escape(title)}</h1>",
-        f"<p>{how}, on average: {speed} target words per second, {chosen.idle:.0%} of the time "
-        "waiting.</p>",
-        "<h2>Timeline of one update</h2>",
-        pictures.svg(panels),
-        "<h2>Partition</h2>",
-        partition_boxes(chosen),
-        f"<p>What each worker does in one update ({how}):</p>",
-        table(tables.workers_table(chosen)),
-        f"<h2>Alternatives ({how})</h2>",
-        table(tables.alternatives_table(ranked), str(chosen.plan)),
-    ]
+        skeleton.figures(figures(chosen)),
+        next_command(chosen, args, words),
+        skeleton.section(
+            "Timeline of one update", [panels.html(panels_shown)], timeline_note(chosen)
+        ),
+        skeleton.section("Who has what", [
+            partition_boxes(chosen),
+            skeleton.element("h3", f"What each worker does in that update ({how})"),
+            table(tables.workers_table(chosen)),
+        ]),
+        skeleton.section(f"Alternatives ({how})", [
+            skeleton.bars(speeds(ranked), str(chosen.plan)),
+            skeleton.details("All numbers", all_numbers),
+        ], alternatives_note(chosen)),
+    ]  # fmt: skip
     if systems is not None:
-        body += [f"<h2>{escape(systems[0])}</h2>", table(systems[1])]
-    Path(path).write_text(
-        '<!doctype html>\n<html lang="en">\n<head><meta charset="utf-8">'
-        f"<title>{escape(title)}</title><style>{STYLE}</style></head>\n<body>\n"
-        + "\n".join(body)
-        + "\n</body>\n</html>\n",
-        encoding="utf-8",
+        body.append(skeleton.section(systems[0], [table(systems[1])]))
+    body.append(skeleton.section("What the words mean", [skeleton.words_explained(WORDS)]))
+    body.append(
+        skeleton.section("What this is about", [skeleton.words_explained(about(chosen, args))])
+    )
+    foot = f"Written {time.strftime('%Y-%m-%d %H:%M')} by fairseq-hybrid-plan."
+    page = skeleton.page(f"Plan: {chosen.plan}", summary(chosen, ranked, how), body, foot)
+    Path(path).write_text(page, encoding="utf-8")
+
+
+def summary(chosen: Prediction, ranked: Sequence[Prediction], how: str) -> str:
+    others = [p for p in ranked if p.plan.backend != SINGLE and p is not chosen]
+    text = f"The fastest of {len(others) + 1} ways to divide the work ({how})"
+    for backend, name in ((SINGLE, "one worker"), (DATA_PARALLEL, DATA_PARALLEL)):
+        against = next((p for p in ranked if p.plan.backend == backend), None)
+        if against is not None and against is not chosen:
+            ratio = chosen.words_per_second / against.words_per_second
+            text += f"; {ratio:.2f} times as fast as {name}"
+    return text + "."
+
+
+def figures(chosen: Prediction) -> Iterator[tuple[str, str, str]]:
+    words = chosen.words_per_second * chosen.seconds
+    yield "words per second", f"{chosen.words_per_second:,.0f}", "target words, all workers"
+    yield "ms per update", f"{1000 * chosen.seconds:,.0f}", "on average"
+    yield "words per update", f"{words:,.0f}", f"{words / chosen.plan.workers:,.0f} of each worker"
+    yield "waiting", f"{chosen.idle:.0%}", "of the workers' time"
+    yield "sent per update", f"{sum(chosen.sent) / 1e6:,.1f} MB", "all workers together"
+    yield "memory", f"{max(chosen.memory) / 1e9:.2f} GB", "of the largest worker, about"
+
+
+def next_command(chosen: Prediction, args: Any, words: Sequence[str]) -> str:
+    """How to train by the plan."""
+    if not words:
+        return ""
+    kept, skip = [], 0
+    for word in words:
+        name, _, value = word.partition("=")
+        if skip:
+            skip -= 1
+        elif name in OWN_FLAGS:
+            skip = 0 if value else OWN_FLAGS[name]
+        else:
+            kept.append(word)
+    plan, saved = chosen.plan, getattr(args, "save", None)
+    own: dict[str, Any] = {"hybrid_plan": saved} if saved else plan.flags()
+    kept += ["--distributed-world-size", str(plan.workers)]
+    for name, value in own.items():
+        kept += [f"--{name.replace('_', '-')}", str(value)]
+    note = "It changes how the work is divided, not the update."
+    note = f"The plan is in {saved}. {note}" if saved else note
+    line = shlex.join(["fairseq-hybrid-train", *kept])
+    return skeleton.section("Train with it", [skeleton.command(line)], note)
+
+
+def timeline_note(chosen: Prediction) -> str:
+    first, average = 1000 * chosen.timeline.seconds, 1000 * chosen.seconds
+    return (
+        f"The first update that was looked at; it takes {first:,.1f} ms. What is not about this "
+        f"update is a mean over a few, whose sentences are shorter or longer: {average:,.1f} ms."
     )
 
 
-def table(content: Table, chosen: str | None = None) -> str:
+def alternatives_note(chosen: Prediction) -> str:
+    return (
+        f"Words per second. An update of {chosen.plan.workers} workers has the batches of all of "
+        "them, one worker's has one: its updates are shorter, and have fewer words."
+    )
+
+
+def speeds(ranked: Sequence[Prediction]) -> list[tuple[str, str, float]]:
+    fastest = ranked[0].words_per_second
+    return [
+        (str(p.plan), f"{p.words_per_second:,.0f} words/s", p.words_per_second / fastest)
+        for p in ranked
+    ]
+
+
+def table(content: Table, chosen: str = "") -> str:
     """`chosen`: the first cell of the row to be marked."""
-    head = "".join(f"<th>{escape(cell)}</th>" for cell in content.columns)
-    rows = []
-    for row in content.rows:
-        mark = ' class="chosen"' if row[0] == chosen else ""
-        rows.append(f"<tr{mark}>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>")
-    body = "\n".join(rows)
-    return f'<div class="wide"><table><tr>{head}</tr>\n{body}</table></div>'
+    return skeleton.table(content.columns, content.rows, marked=chosen)
+
+
+def about(chosen: Prediction, args: Any) -> Iterator[tuple[str, str]]:
+    """Model, data, machine."""
+    model = chosen.model
+    name = getattr(args, "arch", None) or type(model.module).__name__
+    layers = f"{model.layers}+{model.layers} layers of {model.hidden}"
+    yield "model", f"{name}, {layers}, {model.numbers:,} parameters"
+    if args is not None:
+        sizes = ((args.max_tokens, "tokens"), (args.batch_size, "sentences"))
+        batch = " and ".join(f"{n:,} {what}" for n, what in sizes if n)
+        yield "data", f"{args.data}, batches of at most {batch} for each worker"
+        yield "training", f"{args.criterion}, {args.optimizer}"
+    if chosen.projected:
+        devices = getattr(args, "devices", None) or "other devices"
+        yield "devices", f"{devices}: projected from assumed numbers, nothing was measured"
+    else:
+        threads = os.environ.get("OMP_NUM_THREADS") or "all"
+        here = f"{profile.processor()}, {profile.cores()} cores, {threads} threads of a worker"
+        yield "machine", f"{here}; parts of the model were measured on it, updates are simulated"
+    yield "software", f"torch {torch.__version__}"
 
 
 def partition_boxes(chosen: Prediction) -> str:
@@ -82,10 +182,9 @@ def partition_boxes(chosen: Prediction) -> str:
         ranks = ", ".join(map(str, range(stage, plan.workers, plan.stages)))
         name = f"stage {stage}: worker {ranks}" if plan.splits else f"each of workers {ranks}"
         lines = [name, *contents(chosen, stage, ", ".join(str(i + 1) for i in mine))]
-        text = "".join(f"<p>{escape(line)}</p>" for line in lines)
-        boxes.append(f'<div class="stage">{text}</div>')
-    chunk = f"<p>Chunks of {plan.chunk} time steps.</p>" if plan.splits else ""
-    return f'<div class="stages">{"".join(boxes)}</div>{chunk}'
+        boxes.append(skeleton.element("div", "".join(map(skeleton.paragraph, lines))))
+    chunk = skeleton.paragraph(f"Chunks of {plan.chunk} time steps." if plan.splits else "", "note")
+    return skeleton.element("div", "".join(boxes), "stages") + chunk
 
 
 def contents(chosen: Prediction, stage: int, layers: str) -> list[str]:

@@ -1,34 +1,14 @@
-"""Timelines as pictures (matplotlib): a row per worker, a colour per kind of work.
-
-Several of them, a predicted and a measured one, stand one below the other on the same scale of
-time. `write` makes a file, `svg` a part of a page.
-"""
+"""Panels as a picture file (matplotlib): a row per worker, a colour per kind of work."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from fairseq_hybrid.backends.wavefront.simulate import WAIT as WAITING
-from fairseq_hybrid.backends.wavefront.simulate import Timeline
-from fairseq_hybrid.planner.costs import BACKWARD, COPY, FORWARD, HEAD, UPDATE
-from fairseq_hybrid.planner.traces import OTHER, SENDING
+from fairseq_hybrid.planner.panels import KINDS, Panel
 
-KINDS = {
-    # kind → (colour, what the legend says); colours that most eyes can tell apart
-    FORWARD: ("#0072b2", "layers, forward"),
-    HEAD: ("#009e73", "attention, softmax, loss"),
-    BACKWARD: ("#e69f00", "layers, backward"),
-    COPY: ("#56b4e9", "copying and adding up"),
-    SENDING: ("#d55e00", "busy sending"),
-    UPDATE: ("#cc79a7", "clipping, optimizer, bookkeeping"),
-    OTHER: ("#8c8c8c", "other"),
-    WAITING: ("#ececec", "waiting"),
-}
 WIDTH, ROW, PANEL, LEGEND = 11.0, 0.55, 1.25, 0.8
 """inches: of the picture; of a worker; of what a panel has beside its workers; of the legend"""
 BAR, MARGIN = 0.8, 1.005
@@ -37,21 +17,8 @@ EDGE, MANY = 0.3, 100
 """points between two things a worker does; how many of these are too many for that"""
 
 
-class Panel(NamedTuple):
-    title: str
-    timeline: Timeline
-    labels: Sequence[str]
-    """of the workers"""
-
-
 def write_picture(panels: Sequence[Panel], path: str) -> None:
     figure(panels).savefig(path, dpi=130)
-
-
-def svg(panels: Sequence[Panel]) -> str:
-    text = io.StringIO()
-    figure(panels).savefig(text, format="svg")
-    return text.getvalue()[text.getvalue().index("<svg") :]
 
 
 def figure(panels: Sequence[Panel]) -> Figure:

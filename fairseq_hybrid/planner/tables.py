@@ -27,6 +27,7 @@ def _row(prediction: Prediction, to: float) -> list[str]:
     """The numbers of a prediction, its speed relative to `to`."""
     speed = prediction.words_per_second
     return _marked(prediction, [
+        f"{speed * prediction.seconds:,.0f}",
         f"{1000 * prediction.seconds:,.1f}",
         f"{speed:,.0f}",
         f"{speed / to:.2f}",
@@ -41,7 +42,7 @@ def _marked(prediction: Prediction, cells: list[str]) -> list[str]:
 
 
 def _columns(first: str, relative: str) -> list[str]:
-    speed = ["ms/update", "target words/s", relative]
+    speed = ["words/update", "ms/update", "target words/s", relative]
     return [first, *speed, "idle", "MB sent/update", "GB of the largest worker, about"]
 
 

@@ -7,6 +7,7 @@ worker computes its head, after the last one backward it updates.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,6 +42,19 @@ def read_trace(path: str) -> Trace:
             f"--trace {path} is not a timeline: make it with fairseq-train --ddp-backend hybrid "
             "--hybrid-trace FILE"
         ) from None
+
+
+def read_updates(path: str) -> list[Trace]:
+    """All updates in a trace, in their order; those that are cut off are left out."""
+    events = json.loads(Path(path).read_text())["traceEvents"]
+    updates = list(dict.fromkeys(e["name"] for e in events if e.get("cat") == "update"))
+    found = []
+    for name in updates:
+        with contextlib.suppress(ValueError, IndexError, StopIteration):
+            found.append(
+                _trace([e for e in events if e.get("cat") != "update" or e["name"] == name])
+            )
+    return found
 
 
 def _trace(events: Sequence[dict[str, Any]]) -> Trace:
