@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import html as _html
 import re
+import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -112,8 +113,26 @@ def bars(rows: Sequence[tuple[str, str, float]], marked: str = "") -> str:
     return f'<div class="bars">{shown}</div>'
 
 
-def command(words: str) -> str:
-    return f'<div class="command"><pre><code>{text(words)}</code></pre></div>'
+def command(words: Sequence[str]) -> str:
+    return f'<div class="command"><pre><code>{text(shell_lines(words))}</code></pre></div>'
+
+
+def shell_lines(words: Sequence[str]) -> str:
+    """As a shell reads them, an option on the line of its value."""
+    parts: list[str] = []
+    for word in words:
+        is_value = parts and parts[-1].startswith("--") and " " not in parts[-1]
+        if is_value and not word.startswith("--"):
+            parts[-1] += f" {shlex.quote(word)}"
+        else:
+            parts.append(shlex.quote(word))
+    rows = parts[:1]
+    for part in parts[1:]:
+        if len(rows[-1]) + len(part) > 88:
+            rows.append(part)
+        else:
+            rows[-1] += f" {part}"
+    return " \\\n  ".join(rows)
 
 
 def words_explained(pairs: Iterable[tuple[str, str]]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -88,7 +87,7 @@ def summary(chosen: Prediction, ranked: Sequence[Prediction], how: str) -> str:
         if against is not None and against is not chosen:
             ratio = chosen.words_per_second / against.words_per_second
             text += f"; {ratio:.2f} times as fast as {name}"
-    return text + "."
+    return text + (". One worker alone is faster." if ranked[0].plan.backend == SINGLE else ".")
 
 
 def figures(chosen: Prediction) -> Iterator[tuple[str, str, str]]:
@@ -121,8 +120,8 @@ def next_command(chosen: Prediction, args: Any, words: Sequence[str]) -> str:
         kept += [f"--{name.replace('_', '-')}", str(value)]
     note = "It changes how the work is divided, not the update."
     note = f"The plan is in {saved}. {note}" if saved else note
-    line = shlex.join(["fairseq-hybrid-train", *kept])
-    return skeleton.section("Train with it", [skeleton.command(line)], note)
+    line = skeleton.command(["fairseq-hybrid-train", *kept])
+    return skeleton.section("Train with it", [line], note)
 
 
 def timeline_note(chosen: Prediction) -> str:
@@ -168,8 +167,8 @@ def about(chosen: Prediction, args: Any) -> Iterator[tuple[str, str]]:
         devices = getattr(args, "devices", None) or "other devices"
         yield "devices", f"{devices}: projected from assumed numbers, nothing was measured"
     else:
-        threads = os.environ.get("OMP_NUM_THREADS") or "all"
-        here = f"{profile.processor()}, {profile.cores()} cores, {threads} threads of a worker"
+        threads = os.environ.get("OMP_NUM_THREADS") or "not set"
+        here = f"{profile.processor()}, {profile.cores()} cores, OMP_NUM_THREADS {threads}"
         yield "machine", f"{here}; parts of the model were measured on it, updates are simulated"
     yield "software", f"torch {torch.__version__}"
 

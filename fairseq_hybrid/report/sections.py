@@ -41,10 +41,9 @@ def _workers(run: Run) -> str:
     return "1 worker" if count == 1 else f"{count} workers under {run.setting('ddp_backend')}"
 
 
-def _facts(run: Run) -> Iterator[tuple[str, str, str]]:
-    """What, how much, and a word on it."""
+def _facts(run: Run, name: str) -> Iterator[tuple[str, str, str]]:
+    """What, how much, and a word on it. `name`: of the loss that is shown."""
     log = run.log
-    name = _loss([run])
     loss = run.best(name)
     if loss:
         value = loss.values[name]
@@ -78,8 +77,8 @@ def _facts(run: Run) -> Iterator[tuple[str, str, str]]:
 
 def facts(runs: Sequence[Run]) -> str:
     if len(runs) == 1:
-        return skeleton.figures(_facts(runs[0]))
-    every = [{what: value for what, value, _ in _facts(run)} for run in runs]
+        return skeleton.figures(_facts(runs[0], _loss(runs)))
+    every = [{what: value for what, value, _ in _facts(run, _loss(runs))} for run in runs]
     names = list(dict.fromkeys(name for facts in every for name in facts))
     rows = [
         ["state", *(run.state for run in runs)],
@@ -306,7 +305,11 @@ def sentences(runs: Sequence[Run], found: Mapping[str, Sequence[Sample]], split:
             for name, each in zip(names, maps)
             if each
         )
-        more = skeleton.details("what it looked at", drawn, not articles) if drawn else ""
+        more = (
+            skeleton.details("what it looked at", drawn, len(runs) == 1 and not articles)
+            if drawn
+            else ""
+        )
         articles.append(f'<article><dl class="sample">{inside}</dl>{more}</article>')
     note = (
         f"From the {split} set, beam 5. What it looked at: a row for each piece of the output, "
@@ -337,14 +340,14 @@ def commands(runs: Sequence[Run]) -> str:
         words = settings.command(run.log.config) if run.log.config else None
         if words:
             inside += _titled("Train on", _how_it_goes_on(run))
-            inside += skeleton.command(settings.line(["fairseq-hybrid-train", *words]))
+            inside += skeleton.command(["fairseq-hybrid-train", *words])
         elif run.log.config:
             said = "No command to train on: this installation has no such model, task or the like."
             inside += skeleton.paragraph(said, "note")
         if run.checkpoint and run.setting("task") == "translation":
             inside += _titled("Translate")
             inside += skeleton.command(
-                settings.line(["fairseq-hybrid-translate", str(run.checkpoint), "A sentence."])
+                ["fairseq-hybrid-translate", str(run.checkpoint), "A sentence."]
             )
         if inside:
             parts.append(inside if len(runs) == 1 else skeleton.details(run.name, inside))

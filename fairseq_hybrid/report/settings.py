@@ -13,7 +13,6 @@ import contextlib
 import io
 import math
 import re
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -175,26 +174,3 @@ def _words(action: argparse.Action, value: Any) -> Iterator[str]:
     elif value is not None:
         text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
         yield from [f"{name}={text}"] if text.startswith("-") else [name, text]
-
-
-def line(words: Sequence[str]) -> str:
-    """As a shell reads it, a few options to a line."""
-    parts: list[str] = []
-    for word in words:
-        quoted = shlex.quote(word)
-        if (
-            parts
-            and not word.startswith("--")
-            and parts[-1].startswith("--")
-            and " " not in parts[-1]
-        ):
-            parts[-1] += f" {quoted}"
-        else:
-            parts.append(quoted)
-    rows = [parts[0]] if parts else []
-    for part in parts[1:]:
-        if len(rows[-1]) + len(part) > 88:
-            rows.append(part)
-        else:
-            rows[-1] += f" {part}"
-    return " \\\n  ".join(rows)

@@ -156,11 +156,12 @@ def test_what_cannot_be_planned_is_refused(data, flags, said):
 
 def test_without_matplotlib_the_way_out_is_named(data, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(UserError, match=r"--report needs matplotlib: pip install matplotlib"):
-        command.make_plan([str(data), *JOB, "--workers", "2", "--report", "page.html"])
+    with pytest.raises(UserError, match=r"--plot needs matplotlib: pip install matplotlib"):
+        command.make_plan([str(data), *JOB, "--workers", "2", "--plot", "page.png"])
 
 
-def test_five_systems_are_projected_for_other_devices(data, capsys, tmp_path):
+def test_five_systems_are_projected_for_other_devices(data, capsys, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # which the page does not need
     page = tmp_path / "page.html"
     words = ("--devices", "4xV100-nvlink", "--report", str(page))
     command.make_plan([str(data), *JOB, *words])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -12,7 +13,7 @@ from tiny_jobs import Flat, job
 
 from fairseq_hybrid.backends.wavefront.simulate import WAIT as WAITING
 from fairseq_hybrid.errors import UserError
-from fairseq_hybrid.planner import choose, command, page, pictures, tables, traces
+from fairseq_hybrid.planner import choose, command, page, panels, pictures, tables, traces
 from fairseq_hybrid.planner.costs import BACKWARD, FORWARD, HEAD, UPDATE
 from fairseq_hybrid.planner.plan import HYBRID
 
@@ -23,9 +24,9 @@ def ranked():
 
 
 @pytest.fixture(scope="module")
-def panels(ranked):
-    shown = next(p for p in ranked if p.plan.backend == HYBRID and p.plan.stages == 2)
-    panel = pictures.Panel("predicted", shown.timeline, tables.layer_labels(shown))
+def shown(ranked):
+    plan = next(p for p in ranked if p.plan.backend == HYBRID and p.plan.stages == 2)
+    panel = panels.Panel("predicted", plan.timeline, tables.layer_labels(plan))
     return [panel, panel._replace(title="measured")]
 
 
@@ -78,6 +79,7 @@ def test_a_trace_becomes_a_timeline_without_holes(tmp_path):
         (UPDATE, 90, 100),
     ]
     assert read.timeline.idle == pytest.approx(0.1)
+    assert traces.read_updates(str(path)) == [read], "the others are cut off"
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[]", '{"traceEvents": []}'])
@@ -106,23 +108,23 @@ def test_a_trace_stands_beside_the_prediction_of_its_stages_and_chunks(ranked):
         command.prediction_like(other, ranked, "t.json")
 
 
-def test_the_picture_says_what_it_shows(panels, tmp_path):
-    figure = pictures.figure(panels)
+def test_the_picture_says_what_it_shows(shown, tmp_path):
+    figure = pictures.figure(shown)
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["predicted", "measured"]
     assert figure.axes[-1].get_xlabel() == "ms since the update began"
     labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
     assert labels[1] == "worker 1: layers 3–4"
     (legend,) = figure.legends
-    shown = {text.get_text() for text in legend.get_texts()}
-    assert {"layers, forward", "layers, backward", "attention, softmax, loss"} <= shown
-    assert "busy sending" not in shown  # nothing of that kind is in these timelines
+    named = {text.get_text() for text in legend.get_texts()}
+    assert {"layers, forward", "layers, backward", "attention, softmax, loss"} <= named
+    assert "busy sending" not in named  # nothing of that kind is in these timelines
     path = tmp_path / "plan.png"
-    pictures.write_picture(panels, str(path))
+    pictures.write_picture(shown, str(path))
     assert len({tuple(pixel) for row in imread(path)[::9, ::9] for pixel in row}) > 4  # colours
 
 
-def test_nothing_in_the_picture_overlaps(panels):
-    figure = pictures.figure(panels)
+def test_nothing_in_the_picture_overlaps(shown):
+    figure = pictures.figure(shown)
     figure.draw_without_rendering()
     boxes = [figure.legends[0].get_window_extent()]
     for axes in figure.axes:
@@ -146,10 +148,10 @@ class Page(HTMLParser):
         self.text.append(data)
 
 
-def test_the_page_stands_alone(ranked, panels, tmp_path):
+def test_the_page_stands_alone(ranked, shown, tmp_path):
     path = tmp_path / "page.html"
     chosen = choose.best(ranked)
-    page.write_page(str(path), chosen, ranked, panels, ("projected, not measured: <4>", Table))
+    page.write_page(str(path), chosen, ranked, shown, ("projected, not measured: <4>", Table))
     read = Page()
     read.feed(path.read_text())
     assert not read.sources, "it needs nothing beside it"
@@ -160,6 +162,32 @@ def test_the_page_stands_alone(ranked, panels, tmp_path):
     for prediction in ranked:
         assert str(prediction.plan) in text
     assert read.tags.count("tr") == len(ranked) + 1 + chosen.plan.workers + 1 + 2
+    assert read.tags.count("h3") >= 2
+    for word in ("predicted", "measured", "chunk", "stage", "head", "words per update"):
+        assert word in text, "each word is explained"
+    one = next(p for p in ranked if p.plan.backend == "single")
+    assert f"{one.words_per_second / ranked[0].words_per_second:.4f}" in path.read_text()
+
+
+def test_the_page_says_how_to_train_and_what_was_looked_at(ranked, shown, tmp_path):
+    path, chosen = tmp_path / "page.html", choose.best(ranked)
+    args = Namespace(
+        save="plan.json", arch="hybrid_lstm", data="bin", max_tokens=4000, batch_size=None,
+        criterion="cross_entropy", optimizer="adam", devices=None,
+    )  # fmt: skip
+    words = ["bin", "--workers", "4", "--save=plan.json", "--lr", "0.1", "--remeasure", "--report"]
+    page.write_page(str(path), chosen, ranked, shown, None, args, [*words, "page.html", "--cpu"])
+    text = path.read_text().replace("\\\n ", "")
+    assert (
+        "fairseq-hybrid-train bin --lr 0.1 --cpu --distributed-world-size 4 "
+        "--hybrid-plan plan.json<" in text
+    )
+    for said in ("4+4 layers of ", "4,000 tokens", "adam", "OMP_NUM_THREADS", "torch "):
+        assert said in text
+    args.save = None
+    page.write_page(str(path), chosen, ranked, shown, None, args, words[:1])
+    flags = " ".join(f"--{k.replace('_', '-')} {v}" for k, v in chosen.plan.flags().items())
+    assert flags in " ".join(path.read_text().replace("\\\n", "").split())
 
 
 Table = tables.Table(["system", "speed-up"], [["one", "1.00 projected"]])
