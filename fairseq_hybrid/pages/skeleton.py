@@ -103,12 +103,13 @@ def table(
     return f'<div class="wide" tabindex="0"><table>{inside}</table></div>'
 
 
-def bars(rows: Sequence[tuple[str, str, float]], marked: str = "") -> str:
-    """Name, what is written, and the share of the longest bar, 0 to 1."""
+def bars(rows: Sequence[tuple[str, str, str, float]], marked: str = "") -> str:
+    """Name, a word on it, what is written, and the share of the longest bar, 0 to 1."""
     shown = "".join(
-        f"<div{' class=marked' if name == marked else ''}><span>{text(name)}</span>"
+        f"<div{' class=marked' if name == marked else ''}>"
+        f"<span>{text(name)} <small>{text(more)}</small></span>"
         f'<b style="--share:{share:.4f}">{text(value)}</b></div>'
-        for name, value, share in rows
+        for name, more, value, share in rows
     )
     return f'<div class="bars">{shown}</div>'
 

