@@ -177,7 +177,7 @@ def test_the_page_says_how_to_train_and_what_was_looked_at(ranked, shown, tmp_pa
     )  # fmt: skip
     words = ["bin", "--workers", "4", "--save=plan.json", "--lr", "0.1", "--remeasure", "--report"]
     page.write_page(str(path), chosen, ranked, shown, None, args, [*words, "page.html", "--cpu"])
-    text = path.read_text().replace("\\\n ", "")
+    text = " ".join(path.read_text().replace("\\\n", "").split())
     assert (
         "fairseq-hybrid-train bin --lr 0.1 --cpu --distributed-world-size 4 "
         "--hybrid-plan plan.json<" in text

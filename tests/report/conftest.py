@@ -19,6 +19,7 @@ def finished(data, server, once) -> Path:
     """The folder: a log of two sessions, checkpoints, a timeline."""
 
     def fill(out: Path) -> None:
+        out.mkdir()
         workers = ("--distributed-world-size", "2", "--ddp-backend", "hybrid")
         how = ("--num-workers", "0", "--no-epoch-checkpoints", "--validate-interval-updates", "6")
         words = train_command(data, out / "model", *workers, *how, arch=SMALL)
