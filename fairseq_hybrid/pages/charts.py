@@ -15,6 +15,7 @@ from fairseq_hybrid.pages.skeleton import number, text
 
 MOST = 320
 """points of a curve: more would not be seen"""
+SHORT = {"minutes": "min", "hours": "h"}
 LOOSE = 0.03
 """share of the first points that need not fit into the picture, as a loss falls at once"""
 
@@ -127,7 +128,7 @@ def drawn(curve: Curve, x_range: tuple[float, float], y_range: tuple[float, floa
 def _labels(values: Sequence[float], span: tuple[float, float], side: str, unit: str = "") -> str:
     names = [_tick(value, values) for value in values]
     if unit and len(names) > 1 and unit != "updates":
-        names[-1] += f" {unit}"
+        names[-1] += f" {SHORT.get(unit, unit)}"
     return "".join(
         f'<span style="{side}:{float(place(value, span)) / 10:.4g}%">{text(name)}</span>'
         for value, name in zip(values, names)
