@@ -46,11 +46,12 @@ def replace_work() -> None:
     from fairseq_hybrid.inference import convert, trained
     from fairseq_hybrid.launch import launcher
     from fairseq_hybrid.planner import command as planning
+    from fairseq_hybrid.report import run as reporting
 
     launcher.launch = launcher.run_worker = begin
     planning.rank_by_measuring = planning.rank_by_projecting = begin
     fairseq_cli.generate.main = fairseq_cli.preprocess.main = begin
-    trained.load = convert.find_checkpoint = begin
+    trained.load = convert.find_checkpoint = reporting.open_run = begin
 
 
 def perform(words: list[str], look_at_data: bool) -> None:
@@ -104,8 +105,9 @@ def flags() -> set[str]:
     from fairseq_hybrid.inference import convert, export, score, translate
     from fairseq_hybrid.planner import command as planning
     from fairseq_hybrid.pretraining import options as pretraining
+    from fairseq_hybrid.report import command as report
 
-    parsers = [command.parser() for command in (convert, export, score, translate)]
+    parsers = [command.parser() for command in (convert, export, report, score, translate)]
     parsers += [
         options.get_training_parser(),
         options.get_interactive_generation_parser(),
