@@ -164,6 +164,7 @@ class Crew:
             "bytes_loopback": (
                 sum(after) - sum(before) if self.devices.emulated else max(after) - min(before)
             ),
+            "bytes_busiest": max(b - a for a, b in zip(before, after)),
             "peak_bytes": [r["peak_bytes"] for r in results],
         }
 

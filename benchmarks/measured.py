@@ -75,6 +75,7 @@ def common_columns(rounds: Rounds, baseline: str) -> dict[str, dict[str, float]]
         "tokens_per_update": medians(every(rounds, lambda r: r["tokens"] / r["updates"]), 1),
         "mb_counted": megabytes("bytes_counted"),
         "mb_loopback": megabytes("bytes_loopback"),
+        "mb_busiest": megabytes("bytes_busiest"),
         "peak_mb": {n: round(max(r[-1]["peak_bytes"]) / 1e6) for n, r in rounds.items()},
         "tokens_per_cpu_second": medians(per_cpu, 1),
         "sgemm": medians(sgemm, 1),

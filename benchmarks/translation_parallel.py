@@ -22,6 +22,12 @@ turns):
     model_parallel    2 workers, a thread each, --ddp-backend model_parallel
     hybrid            2 workers, a thread each, --ddp-backend hybrid
     decoupled         the same with --hybrid-schedule decoupled: not the same update as the others
+    fp16_hook         pytorch_ddp whose gradients travel as fp16
+    whole_head        hybrid with one owner for each matrix of the head (--hybrid-head whole)
+    bf16              hybrid with --hybrid-messages bf16
+    hybrid_feeding    hybrid with --input-feeding
+    replicas          hybrid with --hybrid-stages 2: on four workers, two replicas
+                      (these only where --systems asks for them, as are)
     buckets_1, _5, _25, _100    pytorch_ddp with other buckets, to choose BUCKET_MB by; only where
                       --systems asks for them
 
@@ -35,6 +41,7 @@ them beside each system. `--devices SHARE RATE` puts each worker on an emulated 
     target tok/s   real target tokens of all workers per second of wall time, median over rounds
     speed-up       over `single` beside it; median over rounds. "to ddp" and "to pytorch ddp" are
                    ratios of these, within a round
+    idle           share of an update, mean of the stages, in which a worker waits for messages
     of bound       speed-up / (workers x ideal), where ideal is the share of their time that the
                    schedule of the wavefront lets the stages compute (1 under legacy_ddp)
     sgemm          what the machine has to give: large matrix products of all workers at the same
@@ -42,7 +49,8 @@ them beside each system. `--devices SHARE RATE` puts each worker on an emulated 
                    that share something give less than 2
     MB sent        per update, by all workers together: as the program counts its tensors (an
                    all-reduce as a ring makes it), and as the kernel counts the loopback device or
-                   those of the emulated devices (what gloo really sends, with headers)
+                   those of the emulated devices (what gloo really sends, with headers);
+                   "busiest link": the most that one device sends
     peak MB        of the largest worker, since its start (VmHWM)
 
 Processor time of all workers is in the JSON: where something else runs on the machine, look there.
@@ -77,6 +85,17 @@ SYSTEMS = {
         "{n} workers, hybrid, decoupled", "hybrid", ("--hybrid-schedule", "decoupled")
     ),
 }
+MORE = {
+    "fp16_hook": System(
+        "{n} workers, pytorch_ddp, fp16 hook",
+        "pytorch_ddp",
+        ("--bucket-cap-mb", str(BUCKET_MB), "--ddp-comm-hook", "fp16"),
+    ),
+    "whole_head": System("{n} workers, hybrid, whole head", "hybrid", ("--hybrid-head", "whole")),
+    "bf16": System("{n} workers, hybrid, bf16 messages", "hybrid", ("--hybrid-messages", "bf16")),
+    "hybrid_feeding": System("{n} workers, hybrid, input feeding", "hybrid", ("--input-feeding",)),
+    "replicas": System("{n} workers, hybrid, replicas of 2", "hybrid", ("--hybrid-stages", "2")),
+}
 BUCKETS = {
     f"buckets_{size}": System(
         f"{{n}} workers, pytorch_ddp, {size} MB", "pytorch_ddp", ("--bucket-cap-mb", str(size))
@@ -84,8 +103,9 @@ BUCKETS = {
     for size in (1, 5, 25, 100)
 }
 USUAL = [name for name in SYSTEMS if name != "feeding"]
-SYSTEMS |= BUCKETS
-WAVEFRONT = ("model_parallel", "hybrid", "decoupled")
+SYSTEMS |= MORE | BUCKETS
+WAVEFRONT = ("model_parallel", "hybrid", "decoupled", "whole_head", "bf16", "hybrid_feeding")
+WAVEFRONT += ("replicas",)
 BASELINE, DATA_PARALLEL, PYTORCH = "single", "legacy_ddp", "pytorch_ddp"
 
 
@@ -157,7 +177,10 @@ class Worker(crew.Worker):
         super().__init__(SYSTEMS[name], words, rank, options)
 
     def note(self, log: dict) -> dict[str, float]:
-        return {"ideal": getattr(self.trainer.backend, "ideal", 1.0), **super().note(log)}
+        backend = self.trainer.backend
+        report = getattr(backend, "report", None)
+        idle = statistics.mean(report.waits) / 100 if report and report.waits else 0.0
+        return {"ideal": getattr(backend, "ideal", 1.0), "idle": idle, **super().note(log)}
 
     def facts(self) -> dict:
         """About the model and the batches of all rounds."""
@@ -203,6 +226,7 @@ def summary(rounds: crew.Rounds, options) -> dict[str, dict]:
         "to_legacy_ddp": medians(crew.within_rounds(rounds, DATA_PARALLEL), 2),
         "to_pytorch_ddp": medians(crew.within_rounds(rounds, PYTORCH), 2),
         "ideal": medians(crew.every(rounds, lambda r: r["ideal"]), 3),
+        "idle": medians(crew.every(rounds, lambda r: r["idle"]), 3),
     }
     result = crew.by_system(columns, rounds)
     for name, row in result.items():
@@ -223,9 +247,11 @@ COLUMNS = {
     "tokens/update": ("tokens_per_update", "{:,.0f}"),
     "ideal": ("ideal", "{:.1%}"),
     "of bound": ("of_bound", "{:.1%}"),
+    "idle": ("idle", "{:.1%}"),
     "sgemm": ("sgemm_ratio", "{:.2f}"),
     "MB sent, counted": ("mb_counted", "{:,.1f}"),
     "by the kernel": ("mb_loopback", "{:,.1f}"),
+    "busiest link": ("mb_busiest", "{:,.1f}"),
     "peak MB": ("peak_mb", "{:,.0f}"),
 }
 

@@ -29,6 +29,8 @@ class Report:
     def __init__(self, parallel: Any, trace: str | None):
         self.parallel, self.trace = parallel, trace
         self.first: int | None = None
+        self.waits: tuple[float, ...] = ()
+        """of the last update: the share of the time, by stage, in percent"""
         self.traced: list[int] = []
         """numbers of the updates whose spans are kept"""
         self.number, self.sent, self.began = 0, 0, 0.0
@@ -69,6 +71,7 @@ class Report:
         everyones = [torch.empty(len(mine)) for _ in group.ranks]
         dist.all_gather(everyones, torch.tensor(mine), group=group.meta)
         waits, sends, sent = zip(*(each.tolist() for each in everyones))
+        self.waits = waits
         return {
             **{f"wait{stage}": wait for stage, wait in enumerate(waits)},
             **{f"send{stage}": send for stage, send in enumerate(sends)},
