@@ -18,7 +18,8 @@ export OMP_NUM_THREADS=1
 RESULTS=benchmarks/results
 ALL=(translation_single loss translation_parallel translation_2500mbit translation_1gbit
   translation_parallel_multi30k translation_2500mbit_multi30k translation_1gbit_multi30k
-  language_model averaging averaging_large planning two_hosts)
+  four_none four_1gbit four_500mbit four_250mbit language_model averaging averaging_large planning two_hosts)
+FOUR=(single legacy_ddp pytorch_ddp fp16_hook whole_head hybrid decoupled bf16)
 NETWORK=(single legacy_ddp pytorch_ddp hybrid decoupled)
 
 need() { # VARIABLE
@@ -46,6 +47,10 @@ measure() {
       rate=${1#translation_}
       $PYTHON $parallel --workload multi30k --multi30k "$MULTI30K" --devices 1 "${rate%_multi30k}" \
         --systems "${NETWORK[@]}" --json "$json" ;;
+    four_*) # devices of 0.45 of a core; their links: none, or a rate as 500mbit
+      need MULTI30K
+      $PYTHON $parallel --workload multi30k --multi30k "$MULTI30K" --max-tokens 1500 --workers 4 \
+        --devices 0.45 "${1#four_}" --rounds 2 --updates 1 --systems "${FOUR[@]}" --json "$json" ;;
     language_model) need WIKITEXT2; $PYTHON benchmarks/language_model.py --wikitext2 "$WIKITEXT2" --rounds 3 --updates 2 --json "$json" ;;
     averaging) need WIKITEXT2; $PYTHON benchmarks/averaging.py --wikitext2 "$WIKITEXT2" --rounds 3 --json "$json" ;;
     averaging_large)

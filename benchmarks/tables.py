@@ -185,6 +185,53 @@ def parallel(file: str, workload: str) -> str:
     return table(["", *columns], rows, result, file, below=calibration(measured))
 
 
+FOUR_TITLES = {
+    **{name: title.replace("2 workers", "4 workers") for name, title in PARALLEL_TITLES.items()},
+    "fp16_hook": "4 workers, `pytorch_ddp --ddp-comm-hook fp16`",
+    "whole_head": "4 workers, `hybrid --hybrid-head whole`",
+    "bf16": "4 workers, `hybrid --hybrid-messages bf16`",
+    "hybrid_feeding": "4 workers, `hybrid --input-feeding`",
+    "replicas": "4 workers, `hybrid --hybrid-stages 2`",
+}
+FOUR_LINKS = {
+    "none": "no limit",
+    "1gbit": "1 Gbit/s",
+    "500mbit": "500 Mbit/s",
+    "250mbit": "250 Mbit/s",
+}
+
+
+def four_devices() -> str:
+    """A table for each link that was measured."""
+    parts = []
+    for rate, link in FOUR_LINKS.items():
+        file = f"four_{rate}.json"
+        if not (RESULTS / file).exists():
+            continue
+        result = load(file)
+        measured = result["workloads"]["multi30k"]
+        best = to_best_data_parallelism(measured)
+        single = measured["systems"]["single"]
+        for row in measured["systems"].values():
+            row["of_products"] = row["speed_up"] / row["sgemm_ratio"]
+            row["waits"] = row["idle"] or None
+        single["of_products"] = None
+        columns = {
+            "target tok/s": ("tokens_per_second", "{:,.0f}"),
+            "speed-up": ("speed_up", "{:.2f}"),
+            "of matrix products": ("of_products", "{:.0%}"),
+            f"to `{best}`": ("to_best", "{:.2f}"),
+            "waits": ("waits", "{:.0%}"),
+            "MB of the busiest link": ("mb_busiest", "{:,.0f}"),
+            "peak MB per worker": ("peak_mb", "{:,.0f}"),
+            "matrix products": ("sgemm_ratio", "{:.2f}"),
+        }
+        rows = cells(measured["systems"], FOUR_TITLES, columns, file)
+        made = table(["", *columns], rows, result, file, below=calibration(measured))
+        parts += [f"**Links: {link}**", made]
+    return "\n\n".join(parts)
+
+
 def measured_links(workload: str) -> dict[str, str]:
     """Link → file, of those links for which this workload was measured."""
     found = {}
@@ -369,6 +416,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "loss": loss,
     "translation_quality": translation_quality,
     "two_workers": two_workers,
+    "four_devices": four_devices,
     "parallel_quality": parallel_quality,
     "language_model": lambda: systems(
         "language_model.json", "wikitext-2", LANGUAGE_TITLES, LANGUAGE_COLUMNS
