@@ -14,7 +14,7 @@ import os
 from fairseq_hybrid import checkpoints, config
 from fairseq_hybrid.checkpoints import position
 from fairseq_hybrid.errors import fail
-from fairseq_hybrid.fairseq_patches import collectives, data, mismatch, printing, versions
+from fairseq_hybrid.fairseq_patches import bars, collectives, data, mismatch, printing, versions
 from fairseq_hybrid.launch import launcher, worker
 
 ENTRIES = {
@@ -22,6 +22,7 @@ ENTRIES = {
     "quiet": printing.install_quiet,  # hydra's and torch's deprecation warnings about fairseq
     "errors": printing.install_errors,  # what the user can mend: one line, no traceback
     "options": printing.install_options,  # a wrong option: one line instead of pages of usage
+    "bars": bars.install,  # --log-format tqdm on one line
     "launch": launcher.install,  # worker start on CPU, torchrun, dying workers, one-line errors
     "gather": collectives.install_gather,  # all_gather_list without CUDA buffers
     "ddp": collectives.install_ddp,  # torch's DistributedDataParallel on CPU
