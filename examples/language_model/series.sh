@@ -6,8 +6,6 @@
 RECIPE=$ROOT/examples/language_model/wikitext2.sh
 SMALL=
 
-stop() { echo "${0##*/}: $*" >&2; exit 2; }
-
 # arguments PAPER WORDS...: --small and --dry-run; sets OUT and WORKERS
 arguments() {
   local paper=$1 word

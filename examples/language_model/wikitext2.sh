@@ -13,7 +13,7 @@
 # are environment variables; these are the ones worth changing:
 #
 #   OUT=folder      everything is written here            WORKERS=1      training processes
-#   SAVE=folder     checkpoints and perplexity            BACKEND=...    --ddp-backend
+#   SAVE=folder     checkpoints and perplexity            BACKEND=sampled  --ddp-backend
 #   BATCH=32        streams of text per worker            SEED=1
 #   LENGTH=35       words of back-propagation             EPOCHS=8
 #   MODEL="--arch hybrid_lstm_lm ..."           all options of the model
@@ -21,7 +21,7 @@
 #   OPTIMIZER="--optimizer adam --lr 0.003 ..." with its schedule
 #   EXTRA="..."     more fairseq-train options, e.g. "--max-update 200" for a try
 #
-# On two workers: WORKERS=2 BACKEND=sampled BATCH=16. With all words in the softmax of every update,
+# On two workers: WORKERS=2 BATCH=16. With all words in the softmax of every update,
 # which takes six times as long: CRITERION=cross_entropy. With fairseq's adaptive softmax:
 #   SAVE=adaptive-run CRITERION="adaptive_loss" MODEL="--arch hybrid_lstm_lm --decoder-embed-dim 512
 #     --decoder-hidden-size 512 --dropout 0.4 --adaptive-softmax-cutoff 2000,10000" bash .../wikitext2.sh
@@ -32,7 +32,6 @@ OUT=${OUT:-$ROOT/wikitext2-run}
 SAVE=${SAVE:-$OUT/model}
 SEED=${SEED:-1}
 WORKERS=${WORKERS:-1}
-BACKEND=${BACKEND:-legacy_ddp}
 BATCH=${BATCH:-32}
 LENGTH=${LENGTH:-35}
 EPOCHS=${EPOCHS:-8}
@@ -44,11 +43,12 @@ OPTIMIZER=${OPTIMIZER:-"--optimizer adam --lr 0.003 --clip-norm 0.25
 EXTRA=${EXTRA:-}
 URL=https://raw.githubusercontent.com/pytorch/examples/main/word_language_model/data/wikitext-2
 PREPARED=$OUT/data
+source "$ROOT/examples/language_model/training.sh"
 
 case "${1:-}" in
   --dry-run) DRY=1 ;;
   "") ;;
-  *) echo "wikitext2.sh: unknown argument $1: only --dry-run is known, settings are variables" >&2; exit 2 ;;
+  *) stop "unknown argument $1: only --dry-run is known, settings are variables" ;;
 esac
 
 [ -n "$DRY" ] || mkdir -p "$OUT" "$SAVE"
@@ -65,10 +65,8 @@ if [ -z "${WIKITEXT2:-}" ]; then
   done
 fi
 for split in train valid test; do
-  [ -n "$DRY" ] || [ -e "$WIKITEXT2/wiki.$split.tokens" ] || {
-    echo "WIKITEXT2=$WIKITEXT2 has no wiki.$split.tokens: give a folder with wiki.{train,valid,test}.tokens" >&2
-    exit 2
-  }
+  [ -n "$DRY" ] || [ -e "$WIKITEXT2/wiki.$split.tokens" ] ||
+    stop "WIKITEXT2=$WIKITEXT2 has no wiki.$split.tokens: give a folder with wiki.{train,valid,test}.tokens"
 done
 run python "$PIECES" check 0 "$WIKITEXT2" tokens wiki.train,wiki.valid,wiki.test
 echo "  $WIKITEXT2"
@@ -89,26 +87,10 @@ if [ ! -e "$PREPARED/done" ]; then
 fi
 
 say "3/4  fairseq-train: $EPOCHS epochs, or until validation has not improved for 4"
-started=$(date +%s)
 [ -n "$DRY" ] || same_settings "$SAVE" "another SAVE" PREPARED MODEL CRITERION OPTIMIZER LENGTH SEED
-if [ ! -e "$SAVE/trained" ]; then
-  # shellcheck disable=SC2086  (MODEL, CRITERION, OPTIMIZER and EXTRA are lists of options)
-  logged "$SAVE/train.log" ' \| (train|valid) \||Loaded checkpoint|early stop' \
-    fairseq-train "$PREPARED" --user-dir "$PLUGIN" --cpu $MODEL \
-    --task streamed_language_modeling --tokens-per-sample "$LENGTH" --batch-size "$BATCH" \
-    --distributed-world-size "$WORKERS" --ddp-backend "$BACKEND" --num-workers 0 \
-    $OPTIMIZER --criterion $CRITERION --max-epoch "$EPOCHS" --patience 4 --seed "$SEED" \
-    --save-dir "$SAVE" --no-epoch-checkpoints --log-format simple --log-interval 100 $EXTRA
-  run touch "$SAVE/trained"
-fi
-seconds=$(($(date +%s) - started))
+train_model "$OPTIMIZER --max-epoch $EPOCHS --patience 4" --epochs "$EPOCHS"
 
 say "4/4  fairseq-eval-lm: perplexity by full softmax, the state carried through the whole text"
-for subset in ${SUBSETS:-valid test}; do
-  echo "  $subset"
-  logged "$SAVE/$subset.log" 'Perplexity' \
-    fairseq-eval-lm "$PREPARED" --user-dir "$PLUGIN" --cpu --gen-subset "$subset" \
-    --path "$SAVE/checkpoint_best.pt" --task streamed_language_modeling \
-    --tokens-per-sample 200 --batch-size 1
-done
-[ -n "$DRY" ] || echo "training took $seconds s this time; model: $SAVE/checkpoint_best.pt"
+# shellcheck disable=SC2086  (a list)
+perplexity ${SUBSETS:-valid test}
+[ -n "$DRY" ] || echo "model: $SAVE/checkpoint_best.pt"

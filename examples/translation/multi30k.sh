@@ -8,14 +8,13 @@
 #
 # As it stands: BLEU 40.5 with SEED=1, 40.3 with SEED=2, in 29 CPU minutes on one core (AMD EPYC,
 # torch 2.13.0 CPU; see the table in docs/benchmarks.md). AVERAGE=4 gave 40.5 and 40.4, no difference to
-# speak of. Without --encoder-bidirectional-first it is 0.6 BLEU less. WORKERS=2 trains on two,
-# by --ddp-backend hybrid.
+# speak of. Without --encoder-bidirectional-first it is 0.6 BLEU less.
 #
 # Every step is skipped if its result is there; training goes on from its last checkpoint. Settings
 # are environment variables; these are the ones worth changing:
 #
 #   OUT=folder      everything is written here            WORKERS=1      training processes
-#   SAVE=folder     checkpoints, translation and score    BACKEND=...    --ddp-backend
+#   SAVE=folder     checkpoints, translation and score    BACKEND=legacy_ddp  --ddp-backend
 #   SUBWORDS=6000   joint sentencepiece vocabulary        SEED=1
 #   TOKENS=800      target words of a batch, all workers together
 #   MODEL="--arch hybrid_lstm ..."    all options of the model

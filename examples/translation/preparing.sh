@@ -19,8 +19,6 @@ LONGEST=${LONGEST:-1022}     # pieces of a validation or test sentence; fairseq-
 CHECKSUMS=${CHECKSUMS:-yes}  # no: take a download as it is
 JOBS=${JOBS:-1}              # of fairseq-preprocess
 
-stop() { echo "${0##*/}: $*" >&2; exit 2; }
-
 # arguments VARIABLE WORDS...: --small and --dry-run; sets OUT, PREPARED and, if VARIABLE names a
 # folder, TEXT
 arguments() {

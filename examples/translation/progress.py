@@ -27,7 +27,7 @@ LONGEST = 20_000
 """a line of the log that is longer is no report"""
 
 EPOCH = re.compile(r"\bepoch (\d{1,9}):? +(?:(\d{1,9}) / (\d{1,9}))?")
-PAIR = re.compile(r"\b(loss|wps|num_updates)[= ](\d{1,12}(?:\.\d{1,9})?)(?=[,\s]|$)")
+PAIR = re.compile(r"\b(loss|ppl|wps|num_updates)[= ](\d{1,12}(?:\.\d{1,9})?)(?=[,\s]|$)")
 
 
 class Report:
@@ -55,7 +55,8 @@ class Report:
                 self.updates and "num_updates" in found
             ):  # the last updates have no line of their own
                 self.share = min(max(self.share, found["num_updates"] / self.updates), 1.0)
-            return f"epoch {int(epoch[1])}: validation loss {found['loss']:.2f}"
+            said = f"epoch {int(epoch[1])}: validation loss {found['loss']:.2f}"
+            return said + (f", perplexity {found['ppl']:,.2f}" if "ppl" in found else "")
         if "num_updates" not in found:
             return None
         self.values.update(found)

@@ -95,5 +95,5 @@ echo "  training: ${seconds} s this time, $speed target tokens/s on $WORKERS wor
 say "go on: a sentence of your own, and your own text (a folder with train, valid and test .de and .en)"
 echo "  $(program fairseq-hybrid-translate) $(short "$OUT") 'Herr Richter hat mich gesucht.'"
 echo
-echo "  TEXT=$(short "$OUT/text") SOURCE=de TARGET=en WORKERS=2 \\"
+echo "  TEXT=$(short "$OUT/text") SOURCE=de TARGET=en \\"
 echo "    bash $(short "$ROOT/examples/translation/own-text.sh")"

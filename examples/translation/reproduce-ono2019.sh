@@ -46,7 +46,6 @@ SIZE=
 GPU=
 HERE=$ROOT/examples/translation
 
-stop() { echo "reproduce-ono2019.sh: $*" >&2; exit 2; }
 for word in "$@"; do
   case $word in
     --dry-run) DRY=1 ;;

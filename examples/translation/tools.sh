@@ -1,14 +1,19 @@
 # Shared by the recipes; sourced, not run.
-# Sets ROOT and PLUGIN, prefers the project's own .venv, one torch thread per worker.
+# Sets ROOT and PLUGIN, takes the project's own .venv if no other with fairseq is active, one torch thread per worker.
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 PLUGIN=$ROOT/fairseq_hybrid
 TOY_CORPUS=$ROOT/examples/toy_corpus
 PIECES=$ROOT/examples/translation/pieces.py
 PROGRESS=$ROOT/examples/translation/progress.py
-[ ! -x "$ROOT/.venv/bin/python" ] || PATH=$ROOT/.venv/bin:$PATH
+if [ -x "$ROOT/.venv/bin/python" ] && [ ! -x "${VIRTUAL_ENV:-/nowhere}/bin/fairseq-train" ]; then
+  PATH=$ROOT/.venv/bin:$PATH
+fi
+THREADS=${OMP_NUM_THREADS:-} # what the user says of them
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
-DRY=
+DRY= TRAIN_ON=
+
+stop() { echo "${0##*/}: $*" >&2; exit 2; }
 
 say() { printf '\n== %s\n' "$*"; }
 
@@ -22,6 +27,46 @@ short() { printf '%q' "${1#"$PWD"/}"; }
 
 # program NAME: how to start one of our commands from here
 program() { short "$(command -v "$1" || echo "$1")"; }
+
+# next TITLE COMMAND: what to do with the result
+next() { printf '  %s:\n    %s\n' "$@"; }
+
+# again VARIABLE...: the command that was typed, with those of the settings that came with it
+again() {
+  local name
+  for name in "$@"; do
+    [ -z "${!name:-}" ] || ! printenv "$name" > /dev/null || printf '%s=%q ' "$name" "${!name}"
+  done
+  printf 'bash %s' "$(short "$0")"
+}
+
+# whole_numbers VARIABLE...: each is one above 0
+whole_numbers() {
+  local name
+  for name in "$@"; do
+    [[ ${!name} =~ ^[1-9][0-9]*$ ]] || stop "$name=${!name} is not a whole number above 0: give one such as 2"
+  done
+}
+
+cores() { env -u OMP_NUM_THREADS nproc 2> /dev/null || getconf _NPROCESSORS_ONLN; }
+
+# all_cores: as many threads for each of WORKERS as there are cores, if the user has not said how many
+all_cores() {
+  local each=$(($(cores) / WORKERS))
+  [ -n "$THREADS" ] || export OMP_NUM_THREADS=$((each > 1 ? each : 1))
+}
+
+# finished FOLDER: says so if the training there has ended. A try (EXTRA="--max-update 200") is not to be
+# taken for the whole.
+finished() {
+  local before
+  [ -n "$DRY" ] || [ -z "$TRAIN_ON" ] || rm -f "$1/trained"
+  [ -e "$1/trained" ] || return 1
+  before=$(cat "$1/trained")
+  [ -n "$DRY" ] || [ "$before" = "$EXTRA" ] ||
+    stop "$1 was trained with EXTRA=\"$before\", not \"$EXTRA\": remove $1/trained to go on, or give another SAVE"
+  echo "  already trained: $(short "$1")"
+}
 
 # ended_with_us PID [LOG]: wait for a background process; ending this script ends that too, and shows its
 # last line in LOG

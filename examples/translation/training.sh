@@ -7,7 +7,7 @@
 SAVE=${SAVE:-$OUT/model}
 SEED=${SEED:-1}
 WORKERS=${WORKERS:-1}
-BACKEND=${BACKEND:-hybrid}
+BACKEND=${BACKEND:-legacy_ddp} # on one machine as fast as hybrid, and simpler
 AVERAGE=${AVERAGE:-1}
 MODEL=${MODEL:-"--arch hybrid_lstm --encoder-embed-dim 256 --encoder-hidden-size 256
   --encoder-layers 2 --encoder-bidirectional-first --share-all-embeddings --dropout 0.3"}
@@ -17,16 +17,6 @@ TRAINING=${TRAINING:-"--optimizer adam --lr 0.002 --clip-norm 1.0 --lr-scheduler
   --criterion label_smoothed_cross_entropy --label-smoothing 0.1"}
 EXTRA=${EXTRA:-}
 
-# A try (EXTRA="--max-update 200") is not to be taken for the whole.
-as_trained() {
-  local before
-  before=$(cat "$SAVE/trained")
-  [ -n "$DRY" ] || [ "$before" = "$EXTRA" ] || {
-    echo "${0##*/}: $SAVE was trained with EXTRA=\"$before\", not \"$EXTRA\": remove $SAVE/trained to go on, or give another SAVE" >&2
-    exit 2
-  }
-}
-
 train_model() {
   local started
   say "3/5  fairseq-train"
@@ -34,7 +24,7 @@ train_model() {
     mkdir -p "$SAVE"
     same_settings "$SAVE" "another SAVE" PREPARED MODEL TRAINING TOKENS SEED
   fi
-  [ ! -e "$SAVE/trained" ] || { as_trained; return 0; }
+  ! finished "$SAVE" || return 0
   started=$(date +%s)
   # shellcheck disable=SC2086  (MODEL, TRAINING and EXTRA are lists of options)
   watched "$SAVE/train.log" -- \
@@ -54,7 +44,7 @@ average_checkpoints() {
   CHECKPOINT=$SAVE/checkpoint_average.pt
   if [ -n "$DRY" ]; then
     run python "$ROOT/examples/translation/average.py" "$CHECKPOINT" "$SAVE/checkpoint.best_loss_*.pt"
-  elif [ ! -e "$CHECKPOINT" ]; then
+  elif [ ! -e "$CHECKPOINT" ] || [ -n "$TRAIN_ON" ]; then
     python "$ROOT/examples/translation/average.py" "$CHECKPOINT" "$SAVE"/checkpoint.best_loss_*.pt
   fi
 }
