@@ -32,6 +32,12 @@ a program for it that needs onnxruntime, sentencepiece and numpy only (a languag
 The command itself needs onnx, and with --int8 onnxruntime: pip install fairseq_hybrid[export]
 """
 HERE = Path(__file__).parent
+JOINS: dict[str | None, list] = {
+    None: [],
+    "sentencepiece": [(" ", ""), (trained.WORD_START, " ")],
+    "subword_nmt": [("@@ ", "")],
+}
+"""how pieces are put together: what is replaced, by what"""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -91,7 +97,7 @@ def build(model: Trained, tied: bool = True) -> dict[str, Any]:
     if isinstance(net, HybridLSTMModel):
         return {
             "encoder": graphs.encoder(net),
-            "decoder": graphs.decoder(net, model.target.pad(), model.target.eos(), tied=tied),
+            "decoder": graphs.decoder(net, tied=tied),
         }
     if isinstance(net, HybridLSTMLanguageModel):
         if net.decoder.adaptive_softmax is not None:
@@ -121,7 +127,7 @@ def settings(model: Trained) -> dict[str, Any]:
     return {
         "source": model.source.symbols,
         "target": model.target.symbols,
-        "joined": trained.joined_by(model.source),
+        "joins": JOINS[trained.joined_by(model.target)],
         "longest": longest,
     }
 

@@ -1,12 +1,15 @@
 """Our models as ONNX graphs, written down from their weights: nothing is traced.
 
-    encoder  words, lengths → keys, values (what the decoder reads), h, c (where it starts)
-    decoder  one word for every row of a beam: the rows of before that go on (`order`), their words
-             and states → the best next words with their log-probabilities, attention, states
+    encoder  words, lengths → keys, values, mask (what the decoder reads), h, c (where it starts)
+    decoder  one word for every row of a beam: the rows of before that go on (`order`), their words,
+             scores and states → of each sentence the best `count` next words, which row they go on
+             from, with their scores; attention, states. To what `barred` says is added: minus
+             infinity for words that must not come
     language model  words, states → log-probabilities of the next words, states
 
 Every size but those of the model is dynamic. Padding is on the right, and `mask` is minus infinity
-there. Shape suffixes: B sentences, S source words, R rows of beams (B × beam), L layers, H hidden.
+there. Shape suffixes: B sentences, S source words, K rows of a sentence's beam, R all rows (B × K),
+N next words, L layers, H hidden.
 """
 
 from __future__ import annotations
@@ -44,6 +47,9 @@ class Graph:
     def whole(self, *numbers: int) -> str:
         """A constant list of whole numbers."""
         return self.weight("n_" + "_".join(map(str, numbers)), np.array(numbers, np.int64))
+
+    def scalar(self, number: int) -> str:
+        return self.weight(f"scalar_{number}", np.array(number, np.int64))
 
     def model(self, inputs: Sequence[tuple], outputs: Sequence[tuple]) -> Any:
         """`outputs`: (name to give, name of the result, type, shape)."""
@@ -120,18 +126,26 @@ def encoder(model: Any) -> Any:
     project = g.weight("keys.weight", model.decoder.head.key_proj.weight.t())
     keys = g("MatMul", values, project)
     depth = len(part.layers)
+    sizes = [g("Slice", g("Shape", "words"), g.whole(i), g.whole(i + 1)) for i in range(2)]
+    places = g("Range", g.scalar(0), g("Squeeze", sizes[1]), g.scalar(1))
+    ends = g("Unsqueeze", g("Cast", "lengths", to=INT64), g.whole(1))
+    inside, outside = (g.weight(f"mask{x}", np.array([x], np.float32)) for x in (0, -np.inf))
+    feed = g("Expand", inside, g("Concat", sizes[0], g.whole(hidden), axis=0))
+    mask = g("Where", g("Less", places, ends), inside, outside)
     return g.model(
         [("words", INT64, ["B", "S"]), ("lengths", INT32, ["B"])],
         [
             ("keys", keys, FLOAT, ["B", "S", hidden]),
             ("values", values, FLOAT, ["B", "S", hidden]),
+            ("mask", mask, FLOAT, ["B", "S"]),
             ("h", h, FLOAT, [depth, "B", hidden]),
             ("c", c, FLOAT, [depth, "B", hidden]),
+            *([("feed", feed, FLOAT, ["B", hidden])] if model.decoder.input_feeding else []),
         ],
     )
 
 
-def decoder(model: Any, pad: int, eos: int, *, tied: bool = True) -> Any:
+def decoder(model: Any, *, tied: bool = True) -> Any:
     """`tied`: words that go in and out share their weights in the file, if the model's do."""
     part, head, g = model.decoder, model.decoder.head, Graph()
     hidden, depth = part.layers[0].hidden_size, len(part.layers)
@@ -164,11 +178,14 @@ def decoder(model: Any, pad: int, eos: int, *, tied: bool = True) -> Any:
     out = g("Tanh", g.linear("combine", g("Concat", top, context, axis=1), head.combine))
     wide = out if head.out_embed is None else g.linear("out_embed", out, head.out_embed)
     chances = g("LogSoftmax", g.linear("output", wide, head.output), axis=-1)
-    never = np.zeros(head.output.weight.size(0), np.float32)
-    never[pad] = -np.inf
-    best, found = g(
-        "TopK", g("Add", chances, g.weight("never", never)), "count", results=2, axis=-1
-    )
+    words = head.output.weight.size(0)
+    gains = g("Add", g("Add", chances, "barred"), g("Reshape", "scores", g.whole(-1, 1)))
+    beams = g("Slice", g("Shape", "scores"), g.whole(1), g.whole(2))
+    every = g("Reshape", gains, g("Concat", sentences, g("Mul", beams, g.whole(words)), axis=0))
+    best, places = g("TopK", every, "count", results=2, axis=-1)
+    first_rows = g("Mul", g("Range", g.scalar(0), g("Squeeze", sentences), g.scalar(1)), beams)
+    within = g("Div", places, g.scalar(words))
+    came_from = g("Add", within, g("Unsqueeze", first_rows, g.whole(1)))
     state, rows = [depth, "R0", hidden], [depth, "R", hidden]
     feeding = part.input_feeding
     return g.model(
@@ -181,12 +198,14 @@ def decoder(model: Any, pad: int, eos: int, *, tied: bool = True) -> Any:
             ("keys", FLOAT, ["B", "S", hidden]),
             ("values", FLOAT, ["B", "S", hidden]),
             ("mask", FLOAT, ["B", "S"]),
+            ("scores", FLOAT, ["B", "K"]),
+            ("barred", FLOAT, [words]),
             ("count", INT64, [1]),
         ],
         [
-            ("next_words", found, INT64, ["R", "K"]),
-            ("log_probs", best, FLOAT, ["R", "K"]),
-            ("end_log_prob", g("Gather", chances, g.whole(eos), axis=1), FLOAT, ["R", 1]),
+            ("next_scores", best, FLOAT, ["B", "N"]),
+            ("next_words", g("Mod", places, g.scalar(words)), INT64, ["B", "N"]),
+            ("next_order", came_from, INT64, ["B", "N"]),
             ("attention", attention, FLOAT, ["R", "S"]),
             ("next_h", h, FLOAT, rows),
             ("next_c", c, FLOAT, rows),

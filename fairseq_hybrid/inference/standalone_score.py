@@ -24,7 +24,7 @@ class LanguageModel:
         settings = json.loads(Path(folder, "settings.json").read_text("utf-8"))
         self.ids = {word: i for i, word in enumerate(settings["source"])}
         self.split, self.state = str.split, {}
-        if settings["joined"] == "sentencepiece":
+        if Path(folder, "pieces.model").exists():
             import sentencepiece
 
             pieces = sentencepiece.SentencePieceProcessor(model_file=f"{folder}/pieces.model")

@@ -42,10 +42,10 @@ def exported(tmp_path):
 
     def write(model, task, longest) -> Translator:
         symbols = task.source_dictionary.symbols
-        settings = {"source": symbols, "target": symbols, "joined": None, "longest": 1024}
+        settings = {"source": symbols, "target": symbols, "joins": [], "longest": 1024}
         (tmp_path / "settings.json").write_text(json.dumps(settings))
         onnx.save(graphs.encoder(model), tmp_path / "encoder.onnx")
-        onnx.save(graphs.decoder(model, PAD, EOS), tmp_path / "decoder.onnx")
+        onnx.save(graphs.decoder(model), tmp_path / "decoder.onnx")
         return Translator(tmp_path, 1, longest)
 
     return write
@@ -72,32 +72,31 @@ def test_the_search_finds_what_fairseq_finds(options, beam, exported):
 
 @pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS.keys())
 def test_steps_are_the_forward_pass(options, exported):
-    """Log-probabilities and attention word by word, with rows that change places in between."""
+    """Log-probabilities and attention word by word."""
     task = TinyTask()
     model = tiny_model(task, dtype=torch.float32, **options).eval()
     source, target = batch(task, [3, 6]), batch(task, [5, 5], eos_first=True, seed=2)
     translator = exported(model, task, (1, 1))
-    keys, values, h, c = translator.encoder.run(
-        None, {"words": source.numpy(), "lengths": np.array([3, 6], np.int32)}
-    )
-    mask = np.where(source.numpy() == PAD, -np.inf, 0).astype(np.float32)
-    state = {"h": h, "c": c}
-    if model.decoder.input_feeding:
-        state["feed"] = np.zeros_like(h[0])
+    lengths = np.array([3, 6], np.int32)
+    found = translator.encoder.run(None, {"words": source.numpy(), "lengths": lengths})
+    given = dict(zip(translator.names, found))
+    np.testing.assert_array_equal(given["mask"], np.where(source.numpy() == PAD, -np.inf, 0))
+    size = len(task.target_dictionary)
+    given |= dict(order=np.arange(2), scores=np.zeros((2, 1), np.float32), count=np.array([size]))
+    given["barred"] = translator.barred[1]
     logits, extra = model(source, None, target)
     expected = logits.log_softmax(-1)
     for step in range(5):
-        given = dict(words=target[:, step].numpy(), order=np.arange(2), mask=mask)
-        given |= dict(keys=keys, values=values, count=np.array([len(task.target_dictionary) - 1]))
-        ids, chances, end, attention, *after = translator.decoder.run(None, {**given, **state})
-        state = dict(zip(state, after))
+        given["words"] = target[:, step].numpy()
+        chances, ids, order, attention, *state = translator.decoder.run(None, given)
+        given.update(zip(translator.names[3:], state))
+        assert order.tolist() == [[0] * size, [1] * size]
+        assert ids[:, -1].tolist() == [PAD, PAD]
         for row in range(2):
             wanted = expected[row, step].detach().numpy()
-            np.testing.assert_allclose(chances[row], wanted[ids[row]], atol=1e-5)
-            np.testing.assert_allclose(end[row, 0], wanted[EOS], atol=1e-5)
+            np.testing.assert_allclose(chances[row, :-1], wanted[ids[row, :-1]], atol=1e-5)
             seen = extra["attn"][0][row, step].detach().numpy()
             np.testing.assert_allclose(attention[row], seen, atol=1e-5)
-        assert PAD not in ids
 
 
 @pytest.mark.parametrize("options", LANGUAGE_MODELS.values(), ids=LANGUAGE_MODELS.keys())
