@@ -42,6 +42,15 @@ def test_help_shows_the_options_of_what_is_chosen(server, words, flags):
     assert "--conv-feature-layers" not in out, "of fairseq-generate's default, a speech model"
 
 
+def test_help_says_the_defaults_of_the_model_that_is_asked_for(server):
+    for arch, width in (("hybrid_lstm", 256), ("hybrid_lstm_wmt", 1024)):
+        out = server.run("fairseq-hybrid-train", "--arch", arch, "--help").ok().out
+        out = " ".join(out.split())
+        assert f"encoder hidden size (default: {width})" in out
+        assert "updates between two averagings" in out
+        assert "(default: 10)" in out.partition("updates between two averagings")[2][:80]
+
+
 def test_help_without_a_model_says_how_to_see_its_options(server):
     out = server.run("fairseq-hybrid-train", "-h").ok().out
     assert "With --arch NAME before --help" in out
