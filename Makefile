@@ -12,6 +12,7 @@ timed   = began=$$(date +%s); $(1); status=$$?; echo "suite: $$(($$(date +%s) - 
 # where real processes work together; the rest are unit tests
 DISTRIBUTED := tests/backends tests/papers tests/comm tests/launch tests/faults tests/golden tests/system
 TEST   = -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not long"
+CONSTRAINTS := -c constraints.txt
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 CORES  := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 # fairseq's six extensions are compiled next to each other, without debug symbols. torch would take
@@ -19,12 +20,12 @@ CORES  := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 BUILD  := PATH="$(CURDIR)/$(VENV)/build:$$PATH" DIST_EXTRA_CONFIG="$(CURDIR)/$(VENV)/build/parallel.cfg" \
 	  TORCH_NO_COMPILER_WRAPPER=1 CFLAGS="-g0 $(CFLAGS)"
 
-.PHONY: setup test test-unit test-distributed test-long quickstart bench lint format clean
+.PHONY: setup test test-unit test-distributed test-long test-versions quickstart bench lint format clean
 .DEFAULT_GOAL := help
 
 help:
 	@sed -n '1,4p' Makefile | cut -c3-
-	@echo "also: make lint, make format, make test-unit, make test-distributed, make test-long (kill-and-resume series, slow system tests), make bench (an hour), make clean"
+	@echo "also: make lint, make format, make test-unit, make test-distributed, make test-long (kill-and-resume series, slow system tests), make test-versions (half of the tests on every Python found), make bench (an hour), make clean"
 
 setup: $(READY)
 
@@ -33,13 +34,13 @@ $(READY): pyproject.toml constraints.txt
 	@echo "[1/4] a virtual environment in $(VENV)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "[2/4] build tools"
-	@$(PIP) install --quiet -c constraints.txt pip setuptools wheel numpy cython
+	@$(PIP) install --quiet $(CONSTRAINTS) pip setuptools wheel numpy cython
 	@echo "[3/4] torch"
-	@$(PIP) install --no-compile -c constraints.txt torch
+	@$(PIP) install --no-compile $(CONSTRAINTS) torch
 	@echo "[4/4] fairseq and this package (fairseq is compiled here on $(CORES) cores, the first time)"
 	@mkdir -p $(VENV)/build && printf '#!/bin/sh\nexit 1\n' > $(VENV)/build/ninja && chmod +x $(VENV)/build/ninja
 	@printf '[build_ext]\nparallel = %s\n' $(CORES) > $(VENV)/build/parallel.cfg
-	@$(BUILD) $(PIP) install --no-compile --no-build-isolation -c constraints.txt -e '.[test]'
+	@$(BUILD) $(PIP) install --no-compile --no-build-isolation $(CONSTRAINTS) -e '.[test]'
 	@touch $(READY)
 
 test: $(READY)
@@ -56,6 +57,9 @@ test-long: $(READY)
 
 quickstart: $(READY)
 	@bash examples/translation/quickstart.sh
+
+test-versions:
+	@bash tests/versions.sh
 
 bench: $(READY)
 	@bash benchmarks/run.sh
