@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import averaging_tables
+import export
 from tabular import (
     DATA_PARALLEL,
     NONE,
@@ -409,6 +410,12 @@ def two_hosts() -> str:
     return table(titles, rows, result, file, result["command"], below)
 
 
+def exported() -> str:
+    result = load("export.json")
+    rows = [[name, *export.cells(row)] for name, row in result["systems"].items()]
+    return table(export.TITLES, rows, result, "export.json")
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "comparison": comparison,
     "translation_single": translation_single,
@@ -424,6 +431,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "language_model_quality": language_model_quality,
     "language_model_workers": language_model_workers,
     **averaging_tables.TABLES,
+    "exported": exported,
     "planning": planning,
     "two_hosts": two_hosts,
 }
