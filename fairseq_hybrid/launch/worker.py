@@ -48,6 +48,11 @@ teardown_hooks: list[Callable[[], Any]] = []
 fairseq_call_main = distributed_utils.call_main
 
 
+FOR_GPUS = {"CUDA_MODULE_LOADING": "EAGER", "CUDA_DEVICE_MAX_CONNECTIONS": "32"}
+"""for several communicators at a time: each has a queue, and no kernel is loaded while one waits,
+for which the device would have to stop"""
+
+
 def is_training(main: FunctionType) -> bool:
     return main.__module__ in TRAINING and "Trainer" in main.__globals__
 
@@ -98,6 +103,9 @@ def run_distributed(
     dt = cfg.distributed_training
     if on_cpu(cfg):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    else:
+        for name, value in FOR_GPUS.items():
+            os.environ.setdefault(name, value)
 
     def begin(cfg: Config, **kwargs: Any) -> None:
         place = torch.distributed.get_rank(), torch.distributed.get_world_size()

@@ -217,9 +217,11 @@ class WavefrontParallel(Backend):
         )
 
     def _measure(self) -> None:
-        """Open what messages go through, and learn what things cost."""
+        """Open all communicators, in one order on all workers, and learn what things cost."""
         for channel in (self.transport, self.shared):
             channel.open(self.ownership.device)
+        for group in (self.group.handle, *([self.column] if self.column is not None else [])):
+            dist.all_reduce(torch.zeros(1, device=self.ownership.device), group=group)
         layer, output = self.parts.encoder_layers[-1], self.parts.head.output
         rank = dist.get_rank()
         mine = measure(layer, output) if rank == 0 else [0.0] * 6
