@@ -187,7 +187,7 @@ def work(rank: int, run: Run, data: Path, text: Path, port: int, pipe) -> None:
     sent = sent_bytes(trainer, run)
     trainer.begin_valid_epoch(1)
     found = {
-        "words": words * run.workers,  # of this worker, whose batches are like the others'
+        "words": words,
         "mb_per_update": sent * run.workers / run.updates / 1e6,
         "mb_at_the_end": (sent_bytes(trainer, run) - sent) * run.workers / 1e6,
         "parameters": sum(p.numel() for p in trainer.get_model().parameters()),
@@ -281,6 +281,7 @@ def train(run: Run, data: Path, text: Path) -> None:
         worker.join()
     cpu = sum(used.ru_utime + used.ru_stime for _, used in answers)
     found = answers[0][0] | {"cpu_seconds": round(cpu, 1), "seconds": round(time.time() - begin, 1)}
+    found["words"] = sum(of_worker["words"] for of_worker, _ in answers)
     result = {"run": asdict(run), "result": found, "environment": common.environment()}
     run.path.parent.mkdir(parents=True, exist_ok=True)
     part = run.path.with_suffix(".part")
