@@ -12,9 +12,10 @@ to the parameters that all had then (`Nesterov`). With ``--averaging-overlap`` t
 while their mean is on its way, and it is applied at the end of the next interval, beneath what
 each worker has moved since.
 
-Validation and checkpoints are averagings as well, of the parameters and of the optimizer's state,
-so they always see the averaged model, and a resume continues exactly. In between the log shows
-worker 0's statistics, at an averaging those of all.
+Before validation and a save parameters and the optimizer's state become their means as well, so
+what is measured and saved is the mean, and a resume continues exactly. The outer optimizer makes no
+step then: checkpoints have its momentum and what the mean has moved since its last step. In between
+the log shows worker 0's statistics, at an averaging those of all.
 
     fairseq-train ... --ddp-backend model_averaging --averaging-interval 10 \\
         --distributed-world-size 2
@@ -37,8 +38,9 @@ from fairseq_hybrid.config import AVERAGE, KEEP, NESTEROV
 from fairseq_hybrid.optim.optimizer import HybridOptimizer
 from fairseq_hybrid.options import LOW_PRECISION
 
-MOMENTUM = "outer_momentum"
-"""in a parameter's state in checkpoints"""
+MOMENTUM, CHANGE = "outer_momentum", "outer_change"
+"""In a parameter's state in checkpoints. The change, not the anchor: who trains the model on
+without averaging moves its anchor along."""
 WITHOUT = (*LOW_PRECISION, "use_bmuf", "store_ema")
 """options of fairseq's that have copies of the parameters, which would not be averaged"""
 
@@ -165,22 +167,23 @@ class AveragingParallel(Backend):
 
     def full_parameters(self, optimizer: HybridOptimizer, *averages: Any) -> None:
         self._finish()
-        self.sync(optimizer.optimizer, AVERAGE)
+        self._average_weights()
+        self._share_state(optimizer.optimizer, AVERAGE)
 
     @torch.no_grad()
     def sync(self, optimizer: torch.optim.Optimizer, state: str) -> None:
         """Replace all copies by their mean, or by what the outer optimizer makes of it."""
-        params = self.trained()
-        if self.diverged:
-            self.average([p.detach() for p in params])
-            if self.anchors is not None:
-                if self.outer:
-                    self.outer.step(params, self.anchors, [p.detach() for p in params])
-                    torch._foreach_copy_(params, self.anchors)
-                else:
-                    torch._foreach_copy_(self.anchors, params)
-            self.diverged = False
+        self._average_weights()
+        if self.outer and self.anchors is not None:
+            params = self.trained()
+            self.outer.step(params, self.anchors, [p.detach() for p in params])
+            torch._foreach_copy_(params, self.anchors)
         self._share_state(optimizer, state)
+
+    def _average_weights(self) -> None:
+        if self.diverged:
+            self.average([p.detach() for p in self.trained()])
+            self.diverged = False
 
     def _share_state(self, optimizer: torch.optim.Optimizer, state: str) -> None:
         if self.states_differ and state != KEEP:
@@ -218,24 +221,34 @@ class AveragingParallel(Backend):
         since = torch._foreach_sub([p.detach() for p in params], underway.snapshot)
         torch._foreach_copy_(params, torch._foreach_add(self.anchors, since))
 
-    # The momentum lies beside the optimizer's own state in checkpoints. The anchors are the model.
+    # Momentum and change lie beside the optimizer's own state in checkpoints.
 
+    @torch.no_grad()
     def optimizer_state(self, optimizer: HybridOptimizer) -> dict[str, Any] | None:
-        if self.outer is None or not self.outer.velocity:
+        if self.outer is None or self.anchors is None:
             return None
+        params = self.trained()
+        changes = torch._foreach_sub(params, self.anchors)
+        self.anchors = torch._foreach_sub(params, changes)  # rounded as in a resume
         state = optimizer.state_dict()
         state["state"] = {key: dict(value) for key, value in state["state"].items()}
         places = {id(p): place for place, p in enumerate(optimizer.params)}
-        for p, velocity in self.outer.velocity.items():
-            state["state"].setdefault(places[id(p)], {})[MOMENTUM] = velocity
+        for p, change in zip(params, changes):
+            mine = state["state"].setdefault(places[id(p)], {})
+            mine |= {CHANGE: change, MOMENTUM: self.outer.velocity.get(p, torch.zeros_like(p))}
         return state
 
+    @torch.no_grad()
     def load_optimizer_state(self, optimizer: HybridOptimizer) -> None:
         self.anchors = self.underway = None
-        state = optimizer.optimizer.state
-        found = {p: state[p].pop(MOMENTUM) for p in self.trained() if MOMENTUM in state.get(p, {})}
+        params, states = self.trained(), optimizer.optimizer.state
+        kept = [states.get(p, {}) for p in params]
+        velocity = {p: mine.pop(MOMENTUM) for p, mine in zip(params, kept) if MOMENTUM in mine}
+        changes = [mine.pop(CHANGE) for mine in kept if CHANGE in mine]
         if self.outer is not None:
-            self.outer.velocity = found
+            self.outer.velocity = velocity
+            if len(changes) == len(params):
+                self.anchors = torch._foreach_sub(params, changes)
 
 
 def reset(optimizer: torch.optim.Optimizer) -> None:
