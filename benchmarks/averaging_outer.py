@@ -17,9 +17,9 @@ in a straight line to zero, after a warm-up.
     outer       the same with --averaging-outer nesterov
     overlap     the same with --averaging-overlap, too
 
-`tune` trains each system on two workers with a third of the updates, at five rates; one with an
-outer rate and momentum at three rates, then with two more pairs of those, then with the best pair
-at half and twice the rate. `compare` takes each system's best. A training that has its file in
+`tune` trains each system on two workers with half of the updates at three rates, and beyond them
+while the best is the lowest or highest; one with an outer rate and momentum with more pairs of
+those, too. `compare` takes each system's best. A training that has its file in
 benchmarks/results/averaging_outer is not repeated, so any command goes on where it was stopped.
 Workers are processes over gloo, which on one machine emulate nothing but the parallelism: what is
 reported is words, updates, bytes and quality. Bytes are those of the updates; what validation at
@@ -48,8 +48,6 @@ from worker import build_trainer, import_all
 
 FOLDER = common.ROOT / "benchmarks" / "results" / "averaging_outer"
 INTERVAL = 50
-PLAIN = (1.0, 0.0)
-"""outer rate and momentum that take the mean as it is"""
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,7 @@ class Task:
 
 TASKS = {
     "lm": Task(
-        updates=2000,
+        updates=1400,
         tuned=700,
         batch=16,
         flags=(
@@ -74,7 +72,7 @@ TASKS = {
         ),
     ),
     "mt": Task(
-        updates=1800,
+        updates=1400,
         tuned=700,
         batch=64,
         flags=(
@@ -92,17 +90,18 @@ TASKS = {
 @dataclass(frozen=True)
 class System:
     rates: tuple[float, ...]
-    """of the optimizer, tried in the order given"""
+    """of the optimizer, upwards"""
     optimizer: str = "adam"
     backend: str = "model_averaging"
-    pairs: tuple[tuple[float, float], ...] = ()
-    """outer rate and momentum, or block rate and momentum; the first goes with all rates"""
+    pairs: tuple[tuple[float, float, float], ...] = ((1.0, 0.0, 1.0),)
+    """outer rate and momentum, or block rate and momentum: the first goes with all rates, another
+    with the best of them times its third number"""
     flags: tuple[str, ...] = ()
 
 
-ADAM = (0.004, 0.002, 0.008, 0.001, 0.016)
-SGD = (2.0, 1.0, 4.0, 0.5, 8.0)
-NESTEROV = ((0.7, 0.9), (0.7, 0.6), (1.0, 0.3))
+ADAM, SGD = (0.004, 0.008, 0.016), (1.0, 2.0, 4.0)
+NESTEROV = ((0.7, 0.5, 1.0), (1.0, 0.3, 1.0), (0.7, 0.9, 1.0), (0.7, 0.9, 0.5))
+BLOCKS = ((1.0, 0.5, 1.0), (1.0, 0.25, 1.0), (1.0, 0.875, 1.0), (1.0, 0.875, 0.5))
 SYSTEMS = {
     "ddp": System(ADAM, backend="legacy_ddp"),
     "outer": System(ADAM, pairs=NESTEROV, flags=("--averaging-outer", "nesterov")),
@@ -111,8 +110,7 @@ SYSTEMS = {
         ADAM, pairs=NESTEROV, flags=("--averaging-outer", "nesterov", "--averaging-overlap")
     ),
     "bmuf": System(
-        ADAM, backend="legacy_ddp", pairs=((1.0, 0.875), (1.0, 0.5), (1.0, 0.25)),
-        flags=("--use-bmuf", "--warmup-iterations", "0"),
+        ADAM, backend="legacy_ddp", pairs=BLOCKS, flags=("--use-bmuf", "--warmup-iterations", "0"),
     ),
     "mean_sgd": System(SGD, "sgd"),
     "mean_ng": System(SGD, "ng_sgd"),
@@ -258,7 +256,7 @@ def bleu(trainer, text: Path) -> float:
 # The runs
 
 
-def train(run: Run, data: Path, text: Path) -> None:
+def train(run: Run, data: Path, text: Path, environment: dict) -> None:
     """On processes of its own; writes the file."""
     begin = time.time()
     context = multiprocessing.get_context("fork")
@@ -282,7 +280,7 @@ def train(run: Run, data: Path, text: Path) -> None:
     cpu = sum(used.ru_utime + used.ru_stime for _, used in answers)
     found = answers[0][0] | {"cpu_seconds": round(cpu, 1), "seconds": round(time.time() - begin, 1)}
     found["words"] = sum(of_worker["words"] for of_worker, _ in answers)
-    result = {"run": asdict(run), "result": found, "environment": common.environment()}
+    result = {"run": asdict(run), "result": found, "environment": environment}
     run.path.parent.mkdir(parents=True, exist_ok=True)
     part = run.path.with_suffix(".part")
     part.write_text(json.dumps(result, indent=1) + "\n")
@@ -297,17 +295,22 @@ def tuning(task: str, system: str) -> list[Run]:
     """The trainings that tune a system, as far as they are known: what is next depends on those
     before."""
     made, of = SYSTEMS[system], TASKS[task]
-    first = (made.pairs or (PLAIN,))[0]
-    run = Run(task, system, 2, 1 if system == "ddp" else INTERVAL, 0, *first, 1, of.tuned)
-    runs = [replace(run, lr=lr) for lr in made.rates[: 3 if made.pairs else 5]]
-    if made.pairs and all(map(done, runs)):
-        at = min(runs, key=score)
-        runs += [replace(at, outer_rate=r, outer_momentum=m) for r, m in made.pairs[1:]]
-        if all(map(done, runs)):
-            at = min(runs, key=score)
-            more = [replace(at, lr=at.lr * factor) for factor in (0.5, 2.0)]
-            runs += [run for run in more if run not in runs]
-    return runs
+    (rate, momentum, _), *others = made.pairs
+    interval = 1 if system == "ddp" else INTERVAL
+    run = Run(task, system, 2, interval, 0, rate, momentum, 1, of.tuned)
+    rates = list(made.rates)
+    while True:
+        runs = [replace(run, lr=lr) for lr in rates]
+        if not all(map(done, runs)):
+            return runs
+        at = rates.index(min(runs, key=score).lr)
+        if 0 < at < len(rates) - 1:
+            break
+        rates = [rates[0] / 2, *rates] if at == 0 else [*rates, rates[-1] * 2]
+    return runs + [
+        replace(runs[at], lr=rates[at] * factor, outer_rate=r, outer_momentum=m)
+        for r, m, factor in others
+    ]
 
 
 def score(run: Run) -> float:
@@ -373,10 +376,11 @@ def parse() -> argparse.Namespace:
 def main() -> None:
     options = parse()
     data, text = prepare(options)
+    environment = common.environment()
     import_all()
     for run in wanted(options):
         if not done(run):
-            train(run, data, text)
+            train(run, data, text, environment)
         print(run.path.stem, done(run), flush=True)
 
 
