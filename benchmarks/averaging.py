@@ -18,6 +18,18 @@ processes, started anew in each round (crew.py says how they take turns):
     slowmo        2 workers, fairseq's --ddp-backend slowmo (if fairscale can be imported)
     averaging     2 workers, --ddp-backend model_averaging --averaging-interval INTERVAL
     averaging_ng  the same with --optimizer ng_sgd
+    apart         the same, but nothing is ever exchanged: what averaging could reach at most
+    outer         averaging with --averaging-outer nesterov
+    overlap       the same with --averaging-overlap
+
+With --adam all but those with ng_sgd have Adam. Between emulated hosts, 100 Mbit/s:
+
+    python benchmarks/averaging.py --wikitext2 FOLDER --devices 1 100mbit --adam --interval 50 \
+        --updates 100 --settle 8 --rounds 3 --words 4000 --hidden 256 --sequences 32 \
+        --systems apart averaging outer overlap bmuf --json FILE
+
+(`--settle 8`: the exchanges come after updates 40 and 90 of a turn, so what travels meanwhile
+arrives within it.)
 
 What is timed is `HybridTrainer.train_step` (crew.py). In each round every system has its turn,
 after `--warmup` updates that do not count: 2 workers make `--updates` updates, a single worker
@@ -49,9 +61,11 @@ from common import medians, preprocess
 from crew import System
 
 SGD = ("--optimizer", "sgd", "--lr", "1.0")
+ADAM = ("--optimizer", "adam", "--lr", "0.002")
 NATURAL = ("--optimizer", "ng_sgd", "--lr", "1.0")
 BUCKET_MB = 1
 """as in translation_parallel.py"""
+NESTEROV = ("--averaging-outer", "nesterov")
 SYSTEMS = {
     "single": System("1 worker", flags=SGD),
     "single_ng": System("1 worker, ng_sgd", flags=NATURAL),
@@ -65,10 +79,18 @@ SYSTEMS = {
     "slowmo": System("{n} workers, SlowMo", "slowmo", SGD),
     "averaging": System("{n} workers, model_averaging", "model_averaging", SGD),
     "averaging_ng": System("{n} workers, model_averaging, ng_sgd", "model_averaging", NATURAL),
+    "apart": System("{n} workers that exchange nothing", "model_averaging", SGD),
+    "outer": System("{n} workers, outer Nesterov", "model_averaging", (*SGD, *NESTEROV)),
+    "overlap": System(
+        "{n} workers, outer Nesterov, overlapped",
+        "model_averaging",
+        (*SGD, *NESTEROV, "--averaging-overlap"),
+    ),
 }
-BASELINE, BASELINE_NG, SYNCHRONOUS, PYTORCH, BMUF, SLOWMO = (
-    *("single", "single_ng", "legacy_ddp", "pytorch_ddp", "bmuf", "slowmo"),
+BASELINE, BASELINE_NG, SYNCHRONOUS, PYTORCH, BMUF, SLOWMO, APART = (
+    *("single", "single_ng", "legacy_ddp", "pytorch_ddp", "bmuf", "slowmo", "apart"),
 )
+NEVER = 10**9
 AVAILABLE = [
     name for name in SYSTEMS if name != SLOWMO or importlib.util.find_spec("fairscale") is not None
 ]
@@ -86,7 +108,7 @@ def arguments(name: str, data: Path, options) -> list[str]:
         "--tokens-per-sample": options.length,
         "--batch-size": options.sequences,
         "--distributed-world-size": system.workers(options),
-        "--averaging-interval": options.interval,
+        "--averaging-interval": NEVER if name == APART else options.interval,
     }
     if name == BMUF:
         values["--global-sync-iter"] = options.interval
@@ -99,6 +121,7 @@ def arguments(name: str, data: Path, options) -> list[str]:
         *("--ddp-backend", system.backend or "legacy_ddp", *system.flags, "--num-workers", "0"),
         *("--save-dir", str(data / "checkpoints")),  # fairseq saves there if an update fails
         *(str(word) for pair in values.items() for word in pair),
+        *(ADAM if options.adam and system.flags != NATURAL else ()),
     ]
 
 
@@ -153,6 +176,7 @@ def measure(workload: str, options) -> dict:
     columns["speed_up"].update({name: over.get(name) for name in natural})
     columns["to_ddp"] = medians(crew.within_rounds(rounds, SYNCHRONOUS), 2)
     columns["to_pytorch_ddp"] = medians(crew.within_rounds(rounds, PYTORCH), 2)
+    columns["to_apart"] = medians(crew.within_rounds(rounds, APART), 3)
     return {
         **next(iter(facts.values())),
         "calibration": calibration,
@@ -167,6 +191,7 @@ COLUMNS = {
     "to single": ("to_single", "{:.2f}"),
     "to ddp": ("to_ddp", "{:.2f}"),
     "to pytorch ddp": ("to_pytorch_ddp", "{:.2f}"),
+    "to apart": ("to_apart", "{:.3f}"),
     "ms/update": ("ms_per_update", "{:,.0f}"),
     "MB sent, counted": ("mb_counted", "{:,.2f}"),
     "by the kernel": ("mb_loopback", "{:,.2f}"),
@@ -191,7 +216,10 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add = parser.add_argument
     crew.add_options(parser, SYSTEMS, rounds=7, updates=20)
-    parser.set_defaults(systems=AVAILABLE)
+    parser.set_defaults(
+        systems=[name for name in AVAILABLE if name not in (APART, "outer", "overlap")]
+    )
+    add("--adam", action="store_true", help="in place of SGD")
     add("--interval", type=int, default=10, help="updates between two meetings")
     add("--words", type=int, default=2000, help="size of the vocabulary")
     add("--ngram", type=int, default=5)
