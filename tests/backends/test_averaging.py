@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from argparse import Namespace
 
 import pytest
@@ -159,10 +160,10 @@ def test_the_outer_optimizer_is_nesterov_on_the_means_change(rate, momentum, ove
     assert torch.equal(found[0][-1], found[1][-1])
 
 
-@pytest.mark.parametrize("overlap", [False, True])
-def test_rate_one_without_momentum_is_the_plain_mean(overlap):
-    plain = run_workers(outer, 2, 3, None, 0.0, overlap)
-    with_outer = run_workers(outer, 2, 3, 1.0, 0.0, overlap)
+@pytest.mark.parametrize(("interval", "overlap"), [(1, False), (3, False), (3, True)])
+def test_rate_one_without_momentum_is_the_plain_mean(interval, overlap):
+    plain = run_workers(outer, 2, interval, None, 0.0, overlap)
+    with_outer = run_workers(outer, 2, interval, 1.0, 0.0, overlap)
     for mine, wanted in zip(with_outer, plain):
         torch.testing.assert_close(torch.stack(mine), torch.stack(wanted), rtol=0, atol=1e-6)
 
@@ -230,22 +231,24 @@ OUTER = ("--averaging-outer", "nesterov", "--averaging-interval", "4")
 
 @pytest.mark.parametrize("more", [OUTER, (*OUTER, "--averaging-overlap")], ids=["outer", "overlap"])
 def test_a_save_within_an_interval_is_no_outer_step(job, tmp_path, more):
-    """Saved half-way from update 4 to 8: who resumes there goes on as who saved, and another number
-    of workers takes the momentum over."""
+    """Saved half-way from update 4 to 8: who resumes there goes on as who saved; four workers, and
+    then one, keep the momentum."""
     more += ("--save-interval-updates", "6", "--disable-validation")
     more += ("--task", "language_modeling", "--sample-break-mode", "none")
     straight = job(tmp_path / "straight", 2, *more, "--max-update", "11")
     _, stopped = job(tmp_path / "stopped", 2, *more, "--max-update", "6")
     states = stopped["last_optimizer_state"]["state"].values()
     for name in ("outer_momentum", "outer_change"):
-        found = [state[name] for state in states]
-        assert any(tensor.abs().max() > 0 for tensor in found), name
+        assert any(state[name].abs().max() > 0 for state in states), name
+    shutil.copytree(tmp_path / "stopped", tmp_path / "others")
     resumed = job(tmp_path / "stopped", 2, *more, "--max-update", "11")
     assert min(curve(resumed[0])) == 7
     assert_close(straight[1]["model"], resumed[1]["model"], 0)
-    alone, saved = job(tmp_path / "stopped", 1, *more, "--max-update", "13")
-    assert min(curve(alone)) == 12
-    assert saved["last_optimizer_state"]["state"]
+    for workers, update in (4, 7), (1, 8):
+        result, saved = job(tmp_path / "others", workers, *more, "--max-update", update)
+        assert min(curve(result)) == update
+        for mine, before in zip(saved["last_optimizer_state"]["state"].values(), states):
+            torch.testing.assert_close(mine["outer_momentum"], before["outer_momentum"])
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,10 @@ ALONE = {"TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"}
     "backend",
     [
         ("--distributed-world-size", "1"),
-        ("--distributed-world-size", "2", "--ddp-backend", "model_averaging"),
+        (
+            *("--distributed-world-size", "2", "--ddp-backend", "model_averaging"),
+            *("--averaging-interval", "2", "--averaging-outer", "nesterov"),
+        ),
     ],
     ids=["one worker", "model_averaging"],
 )
