@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import statistics
 from collections.abc import Callable
 
-from tabular import cell, load, systems, table
+from tabular import NONE, RESULTS, cell, load, systems, table
 
 QUALITY, EXPLORATION = "averaging_quality.json", "averaging_exploration.json"
 EXPLORATION_COMMAND = "WIKITEXT2=FOLDER bash benchmarks/averaging_exploration.sh"
@@ -20,6 +22,9 @@ TITLES = {
     "slowmo": "2 workers, fairseq's `slowmo`, SGD",
     "averaging": "2 workers, `model_averaging`, SGD",
     "averaging_ng": "2 workers, `model_averaging`, NG-SGD",
+    "apart": "2 workers, nothing exchanged",
+    "outer": "2 workers, outer Nesterov",
+    "overlap": "2 workers, outer Nesterov, overlapped",
 }
 COLUMNS = {
     "tok/s": ("tokens_per_second", "{:,.0f}"),
@@ -108,6 +113,94 @@ def pretraining() -> str:
     return table(titles, rows, result, EXPLORATION, EXPLORATION_COMMAND)
 
 
+OUTER_TITLES = {
+    "ddp": "`legacy_ddp`, Adam",
+    "bmuf": "`--use-bmuf`, Adam",
+    "mean_sgd": "plain mean, SGD",
+    "mean_ng": "plain mean, NG-SGD",
+    "mean": "plain mean, Adam",
+    "outer": "outer Nesterov, Adam",
+    "overlap": "the same, overlapped",
+}
+SLOW_LINK_COLUMNS = {
+    "tok/s": ("tokens_per_second", "{:,.0f}"),
+    "to no exchange": ("to_apart", "{:.3f}"),
+    "MB sent per update": ("mb_counted", "{:,.2f}"),
+    "by the kernel": ("mb_loopback", "{:,.2f}"),
+}
+OUTER_COMMAND = "python benchmarks/averaging_outer.py compare --data FOLDER"
+
+
+def trainings(task: str) -> list[dict]:
+    """What averaging_outer.py left of trainings in full length."""
+    found = [json.loads(p.read_text()) for p in sorted(RESULTS.glob(f"averaging_outer/{task}_*"))]
+    full = max((one["run"]["updates"] for one in found), default=0)
+    return [one for one in found if one["run"]["updates"] == full]
+
+
+def over_seeds(found: list[dict], key: str, form: str) -> str:
+    """Mean, and by how much the seeds are apart."""
+    values = [one["result"][key] for one in found]
+    if not values:
+        return NONE
+    apart = f" ± {form.format((max(values) - min(values)) / 2)}" if len(values) > 1 else ""
+    return form.format(statistics.mean(values)) + apart
+
+
+def outer_quality() -> str:
+    """Quality at equal words, and bytes."""
+    tasks = {task: trainings(task) for task in ("lm", "mt")}
+    rows = []
+    for system, title in OUTER_TITLES.items():
+        mine = {
+            (task, workers): [
+                one
+                for one in found
+                if (one["run"]["system"], one["run"]["workers"]) == (system, workers)
+                and one["run"]["interval"] == (1 if system == "ddp" else 50)
+            ]
+            for task, found in tasks.items()
+            for workers in (2, 4, 8)
+        }
+        if not any(mine.values()):
+            continue
+        run = mine["lm", 2][0]
+        settings = f"{run['run']['lr']:g}"
+        if system in ("outer", "overlap", "bmuf"):
+            settings += f"; {run['run']['outer_rate']:g}, {run['run']['outer_momentum']:g}"
+        rows.append(
+            [
+                *(title, settings),
+                *(over_seeds(mine["lm", n], "valid_ppl", "{:.1f}") for n in (2, 4, 8)),
+                over_seeds(mine["mt", 2], "valid_ppl", "{:.2f}"),
+                over_seeds(mine["mt", 2], "bleu", "{:.1f}"),
+                f"{run['result']['mb_per_update']:.2f}",
+            ]
+        )
+    titles = ["", "rate; outer rate, momentum", "ppl, 2 workers", "4", "8"]
+    titles += ["translation, ppl", "BLEU", "MB per update"]
+    return table(titles, rows, tasks["lm"][0], "averaging_outer/*.json", OUTER_COMMAND)
+
+
+def outer_intervals() -> str:
+    """Quality against the number of updates between two averagings: two workers, seed 1."""
+    found = [
+        one for one in trainings("lm") if (one["run"]["workers"], one["run"]["seed"]) == (2, 1)
+    ]
+    intervals = sorted({one["run"]["interval"] for one in found})
+    rows = [
+        [title, *(over_seeds(at, "valid_ppl", "{:.1f}") for at in each)]
+        for system, title in OUTER_TITLES.items()
+        if sum(map(bool, each := [
+            [o for o in found if (o["run"]["system"], o["run"]["interval"]) == (system, interval)]
+            for interval in intervals
+        ])) > 1 or system == "ddp"
+    ]  # fmt: skip
+    titles = ["interval", *map(str, intervals)]
+    command = OUTER_COMMAND.replace("compare", "intervals")
+    return table(titles, rows, found[0], "averaging_outer/*.json", command)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "averaging": speed("averaging.json"),
     "averaging_large": speed("averaging_large.json"),
@@ -135,4 +228,9 @@ TABLES: dict[str, Callable[[], str]] = {
     ),
     "averaging_long": exploration("long", ("optimizer", "schedule"), "workers", "workers:"),
     "averaging_pretraining": pretraining,
+    "averaging_outer": outer_quality,
+    "averaging_100mbit": lambda: systems(
+        "averaging_100mbit.json", "wikitext-2", TITLES, SLOW_LINK_COLUMNS
+    ),
+    "averaging_outer_intervals": outer_intervals,
 }
