@@ -17,10 +17,11 @@ in a straight line to zero, after a warm-up.
     outer       the same with --averaging-outer nesterov
     overlap     the same with --averaging-overlap, too
 
-`tune` trains each system on two workers with half of the updates at three rates, and beyond them
-while the best is the lowest or highest; one with an outer rate and momentum with more pairs of
-those, too. `compare` takes each system's best. A training that has its file in
-benchmarks/results/averaging_outer is not repeated, so any command goes on where it was stopped.
+`tune` trains each system on two workers with `tuned` updates at three rates, and beyond them while
+the best is the lowest or highest; one with an outer rate and momentum with more pairs of those, too
+(for `mt` with the pair that was best for `lm`). `compare` takes each system's best. A training
+that has its file in benchmarks/results/averaging_outer is not repeated, so any command goes on
+where it was stopped.
 Workers are processes over gloo, which on one machine emulate nothing but the parallelism: what is
 reported is words, updates, bytes and quality. Bytes are those of the updates; what validation at
 the end sends is counted apart.
@@ -73,7 +74,7 @@ TASKS = {
     ),
     "mt": Task(
         updates=1400,
-        tuned=700,
+        tuned=300,
         batch=64,
         flags=(
             *("--task", "translation", "--source-lang", "de", "--target-lang", "en"),
@@ -296,6 +297,9 @@ def tuning(task: str, system: str) -> list[Run]:
     before."""
     made, of = SYSTEMS[system], TASKS[task]
     (rate, momentum, _), *others = made.pairs
+    if task != "lm" and others:  # those of the language model
+        found = best("lm", system)
+        (rate, momentum), others = (found.outer_rate, found.outer_momentum), []
     interval = 1 if system == "ddp" else INTERVAL
     run = Run(task, system, 2, interval, 0, rate, momentum, 1, of.tuned)
     rates = list(made.rates)
@@ -335,6 +339,7 @@ def wanted(options) -> Iterator[Run]:
         for seed in options.seeds:
             for workers in options.workers:
                 run = replace(tuned, workers=workers, seed=seed)
+                run = replace(run, updates=options.updates or run.updates)
                 if options.what == "compare" or system == "ddp":
                     yield run
                 else:
@@ -365,6 +370,7 @@ def parse() -> argparse.Namespace:
     add("--systems", nargs="+", choices=SYSTEMS)
     add("--workers", nargs="+", type=int, default=[2])
     add("--seeds", nargs="+", type=int, default=[1])
+    add("--updates", type=int, help="instead of those of the task: what fits into less time")
     add("--intervals", nargs="+", type=int, default=[5, 20, 200, 500])
     add("--data", type=Path, required=True, help="with wikitext-2 and multi30k")
     add("--cache", type=Path, default=Path("build/averaging_outer"))
