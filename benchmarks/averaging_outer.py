@@ -16,6 +16,8 @@ in a straight line to zero, after a warm-up.
     mean        the same with Adam
     outer       the same with --averaging-outer nesterov
     overlap     the same with --averaging-overlap, too
+    mean_warm   mean, but the first tenth of the updates is as under ddp (--averaging-warmup)
+    outer_warm  outer, likewise
 
 `tune` trains each system on two workers with `tuned` updates at three rates, and beyond them while
 the best is the lowest or highest; one with an outer rate and momentum with more pairs of those, too
@@ -98,6 +100,9 @@ class System:
     """outer rate and momentum, or block rate and momentum: the first goes with all rates, another
     with the best of them times its third number"""
     flags: tuple[str, ...] = ()
+    warm: bool = False
+    tuned_as: str = ""
+    """the system whose settings it takes"""
 
 
 ADAM, SGD = (0.004, 0.008, 0.016), (1.0, 2.0, 4.0)
@@ -112,6 +117,10 @@ SYSTEMS = {
     ),
     "bmuf": System(
         ADAM, backend="legacy_ddp", pairs=BLOCKS, flags=("--use-bmuf", "--warmup-iterations", "0"),
+    ),
+    "mean_warm": System(ADAM, warm=True, tuned_as="mean"),
+    "outer_warm": System(
+        ADAM, flags=("--averaging-outer", "nesterov"), warm=True, tuned_as="outer"
     ),
     "mean_sgd": System(SGD, "sgd"),
     "mean_ng": System(SGD, "ng_sgd"),
@@ -161,6 +170,8 @@ class Run:
             values |= {"--block-lr": self.outer_rate, "--block-momentum": self.outer_momentum}
         elif system.backend == "model_averaging":
             values["--averaging-interval"] = self.interval
+        if system.warm:
+            values["--averaging-warmup"] = self.updates // 10 // self.interval * self.interval
         if "--averaging-outer" in system.flags:
             values["--averaging-outer-rate"] = self.outer_rate
             values["--averaging-outer-momentum"] = self.outer_momentum
@@ -323,6 +334,8 @@ def score(run: Run) -> float:
 
 
 def best(task: str, system: str) -> Run:
+    if model := SYSTEMS[system].tuned_as:
+        return replace(best(task, model), system=system)
     runs = [run for run in tuning(task, system) if done(run)]
     if not runs:
         sys.exit(f"error: {system} is not tuned: run `averaging_outer.py tune --task {task}` first")
@@ -376,6 +389,8 @@ def parse() -> argparse.Namespace:
     add("--cache", type=Path, default=Path("build/averaging_outer"))
     options = parser.parse_args()
     options.systems = options.systems or list(RECURRENT if options.task == "mt" else SYSTEMS)
+    if options.what == "tune":
+        options.systems = [name for name in options.systems if not SYSTEMS[name].tuned_as]
     return options
 
 

@@ -121,6 +121,8 @@ OUTER_TITLES = {
     "mean": "plain mean, Adam",
     "outer": "outer Nesterov, Adam",
     "overlap": "the same, overlapped",
+    "mean_warm": "plain mean, Adam, warm-up",
+    "outer_warm": "outer Nesterov, Adam, warm-up",
 }
 SLOW_LINK_COLUMNS = {
     "tok/s": ("tokens_per_second", "{:,.0f}"),
@@ -166,7 +168,7 @@ def outer_quality() -> str:
             continue
         run = mine["lm", 2][0]
         settings = f"{run['run']['lr']:g}"
-        if system in ("outer", "overlap", "bmuf"):
+        if system in ("outer", "overlap", "outer_warm", "bmuf"):
             settings += f"; {run['run']['outer_rate']:g}, {run['run']['outer_momentum']:g}"
         rows.append(
             [
