@@ -134,14 +134,16 @@ OUTER_COMMAND = "python benchmarks/averaging_outer.py compare --data FOLDER"
 
 
 def trainings(task: str) -> list[dict]:
-    """What averaging_outer.py left of trainings in full length."""
-    found = [json.loads(p.read_text()) for p in sorted(RESULTS.glob(f"averaging_outer/{task}_*"))]
-    full = max((one["run"]["updates"] for one in found), default=0)
-    return [one for one in found if one["run"]["updates"] == full]
+    """What averaging_outer.py left."""
+    return [json.loads(p.read_text()) for p in sorted(RESULTS.glob(f"averaging_outer/{task}_*"))]
 
 
-def over_seeds(found: list[dict], key: str, form: str) -> str:
-    """Mean, and by how much the seeds are apart."""
+def those(found: list[dict], **wanted: object) -> list[dict]:
+    return [one for one in found if all(one["run"][key] == v for key, v in wanted.items())]
+
+
+def over_seeds(found: list[dict], key: str, form: str = "{:.1f}") -> str:
+    """Mean, and half of what the seeds are apart."""
     values = [one["result"][key] for one in found]
     if not values:
         return NONE
@@ -150,57 +152,64 @@ def over_seeds(found: list[dict], key: str, form: str) -> str:
 
 
 def outer_quality() -> str:
-    """Quality at equal words, and bytes."""
-    tasks = {task: trainings(task) for task in ("lm", "mt")}
+    """All systems at equal words: the best of those that tuned, then in full length."""
+    found = trainings("lm")
+    short, full = sorted({one["run"]["updates"] for one in found})[-2:]
     rows = []
     for system, title in OUTER_TITLES.items():
-        mine = {
-            (task, workers): [
-                one
-                for one in found
-                if (one["run"]["system"], one["run"]["workers"]) == (system, workers)
-                and one["run"]["interval"] == (1 if system == "ddp" else 50)
-            ]
-            for task, found in tasks.items()
-            for workers in (2, 4, 8)
-        }
-        if not any(mine.values()):
+        mine = those(found, system=system)
+        mine = [one for one in mine if one["run"]["interval"] == (1 if system == "ddp" else 50)]
+        if not mine:
             continue
-        run = mine["lm", 2][0]
-        settings = f"{run['run']['lr']:g}"
-        if system in ("outer", "overlap", "outer_warm", "bmuf"):
-            settings += f"; {run['run']['outer_rate']:g}, {run['run']['outer_momentum']:g}"
+        tuned = those(mine, updates=short)
+        best = min(tuned or mine, key=lambda one: one["result"]["valid_ppl"])
+        run = best["run"]
+        settings = f"{run['lr']:g}"
+        if run["outer_momentum"]:
+            settings += f"; {run['outer_rate']:g}, {run['outer_momentum']:g}"
         rows.append(
             [
-                *(title, settings),
-                *(over_seeds(mine["lm", n], "valid_ppl", "{:.1f}") for n in (2, 4, 8)),
-                over_seeds(mine["mt", 2], "valid_ppl", "{:.2f}"),
-                over_seeds(mine["mt", 2], "bleu", "{:.1f}"),
-                f"{run['result']['mb_per_update']:.2f}",
+                *(title, settings, over_seeds([best] if tuned else [], "valid_ppl")),
+                *(over_seeds(those(mine, updates=full, workers=n), "valid_ppl") for n in (2, 4, 8)),
+                f"{best['result']['mb_per_update']:.2f}",
             ]
         )
-    titles = ["", "rate; outer rate, momentum", "ppl, 2 workers", "4", "8"]
-    titles += ["translation, ppl", "BLEU", "MB per update"]
-    return table(titles, rows, tasks["lm"][0], "averaging_outer/*.json", OUTER_COMMAND)
+    titles = ["perplexity", "rate; outer rate, momentum", f"{short} updates"]
+    titles += [f"{full:,} updates, 2 workers", "4", "8", "MB per update"]
+    return table(titles, rows, found[-1], "averaging_outer/", OUTER_COMMAND)
+
+
+def outer_translation() -> str:
+    found = trainings("mt")
+    full = max(one["run"]["updates"] for one in found)
+    rows = []
+    for system, title in OUTER_TITLES.items():
+        mine = those(found, system=system, updates=full)
+        for workers in (2, 4, 8):
+            if at := those(mine, workers=workers):
+                rate, lr = f"{at[0]['run']['lr']:g}", at[0]["result"]["mb_per_update"]
+                scores = over_seeds(at, "bleu"), over_seeds(at, "valid_ppl", "{:.2f}")
+                rows.append([title, str(workers), rate, *scores, f"{lr:.2f}"])
+    titles = ["", "workers", "rate", "BLEU", "valid. ppl", "MB per update"]
+    return table(titles, rows, found[-1], "averaging_outer/", OUTER_COMMAND)
 
 
 def outer_intervals() -> str:
     """Quality against the number of updates between two averagings: two workers, seed 1."""
-    found = [
-        one for one in trainings("lm") if (one["run"]["workers"], one["run"]["seed"]) == (2, 1)
-    ]
-    intervals = sorted({one["run"]["interval"] for one in found})
-    rows = [
-        [title, *(over_seeds(at, "valid_ppl", "{:.1f}") for at in each)]
-        for system, title in OUTER_TITLES.items()
-        if sum(map(bool, each := [
-            [o for o in found if (o["run"]["system"], o["run"]["interval"]) == (system, interval)]
-            for interval in intervals
-        ])) > 1 or system == "ddp"
-    ]  # fmt: skip
-    titles = ["interval", *map(str, intervals)]
+    found = those(trainings("lm"), workers=2, seed=1)
+    found = those(found, updates=max(one["run"]["updates"] for one in found))
+    intervals = sorted({one["run"]["interval"] for one in found} - {1})
+    rows = []
+    for system, title in OUTER_TITLES.items():
+        mine = those(found, system=system)
+        if system == "ddp":
+            rows.append([title, *[over_seeds(mine, "valid_ppl")] * len(intervals)])
+        elif len(mine) > 1:
+            each = (those(mine, interval=interval) for interval in intervals)
+            rows.append([title, *(over_seeds(at, "valid_ppl") for at in each)])
+    titles = ["perplexity, interval:", *map(str, intervals)]
     command = OUTER_COMMAND.replace("compare", "intervals")
-    return table(titles, rows, found[0], "averaging_outer/*.json", command)
+    return table(titles, rows, found[-1], "averaging_outer/", command)
 
 
 TABLES: dict[str, Callable[[], str]] = {
@@ -234,5 +243,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "averaging_100mbit": lambda: systems(
         "averaging_100mbit.json", "wikitext-2", TITLES, SLOW_LINK_COLUMNS
     ),
+    "averaging_outer_translation": outer_translation,
     "averaging_outer_intervals": outer_intervals,
 }
