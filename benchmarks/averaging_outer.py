@@ -19,9 +19,10 @@ in a straight line to zero, after a warm-up.
     mean_warm   mean, but the first tenth of the updates is as under ddp (--averaging-warmup)
     outer_warm  outer, likewise
 
-`tune` trains each system on two workers with `tuned` updates at three rates, and beyond them while
-the best is the lowest or highest; one with an outer rate and momentum with more pairs of those, too
-(for `mt` with the pair that was best for `lm`). `compare` takes each system's best. A training
+`tune` trains each system on two workers: for `lm` with half of the updates at three rates, and
+beyond them while the best is the lowest or highest; one with an outer rate and momentum with more
+pairs of those, too; for `mt` in full length at two rates with the pair that was best for `lm`.
+overlap and those with a warm-up take the settings of the systems they are like. `compare` takes each system's best. A training
 that has its file in benchmarks/results/averaging_outer is not repeated, so any command goes on
 where it was stopped.
 Workers are processes over gloo, which on one machine emulate nothing but the parallelism: what is
@@ -76,7 +77,7 @@ TASKS = {
     ),
     "mt": Task(
         updates=1400,
-        tuned=300,
+        tuned=1400,
         batch=64,
         flags=(
             *("--task", "translation", "--source-lang", "de", "--target-lang", "en"),
@@ -113,7 +114,7 @@ SYSTEMS = {
     "outer": System(ADAM, pairs=NESTEROV, flags=("--averaging-outer", "nesterov")),
     "mean": System(ADAM),
     "overlap": System(
-        ADAM, pairs=NESTEROV, flags=("--averaging-outer", "nesterov", "--averaging-overlap")
+        ADAM, flags=("--averaging-outer", "nesterov", "--averaging-overlap"), tuned_as="outer"
     ),
     "bmuf": System(
         ADAM, backend="legacy_ddp", pairs=BLOCKS, flags=("--use-bmuf", "--warmup-iterations", "0"),
@@ -313,10 +314,10 @@ def tuning(task: str, system: str) -> list[Run]:
         (rate, momentum), others = (found.outer_rate, found.outer_momentum), []
     interval = 1 if system == "ddp" else INTERVAL
     run = Run(task, system, 2, interval, 0, rate, momentum, 1, of.tuned)
-    rates = list(made.rates)
+    rates = list(made.rates if task == "lm" else made.rates[1:])
     while True:
         runs = [replace(run, lr=lr) for lr in rates]
-        if not all(map(done, runs)):
+        if task != "lm" or not all(map(done, runs)):
             return runs
         at = rates.index(min(runs, key=score).lr)
         if 0 < at < len(rates) - 1:
