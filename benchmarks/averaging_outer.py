@@ -354,6 +354,9 @@ def wanted(options) -> Iterator[Run]:
             for workers in options.workers:
                 run = replace(tuned, workers=workers, seed=seed)
                 run = replace(run, updates=options.updates or run.updates)
+                if options.settings:
+                    lr, rate, momentum = options.settings
+                    run = replace(run, lr=lr, outer_rate=rate, outer_momentum=momentum)
                 if options.what == "compare" or system == "ddp":
                     yield run
                 else:
@@ -385,6 +388,8 @@ def parse() -> argparse.Namespace:
     add("--workers", nargs="+", type=int, default=[2])
     add("--seeds", nargs="+", type=int, default=[1])
     add("--updates", type=int, help="instead of those of the task: what fits into less time")
+    add("--settings", nargs=3, type=float, metavar=("LR", "RATE", "MOMENTUM"),
+        help="in place of the tuned ones")  # fmt: skip
     add("--intervals", nargs="+", type=int, default=[5, 20, 200, 500])
     add("--data", type=Path, required=True, help="with wikitext-2 and multi30k")
     add("--cache", type=Path, default=Path("build/averaging_outer"))

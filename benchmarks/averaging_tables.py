@@ -130,6 +130,7 @@ SLOW_LINK_COLUMNS = {
     "MB sent per update": ("mb_counted", "{:,.2f}"),
     "by the kernel": ("mb_loopback", "{:,.2f}"),
 }
+SETTINGS = ("lr", "outer_rate", "outer_momentum")
 OUTER_COMMAND = "python benchmarks/averaging_outer.py compare --data FOLDER"
 
 
@@ -164,6 +165,7 @@ def outer_quality() -> str:
         tuned = those(mine, updates=short)
         best = min(tuned or mine, key=lambda one: one["result"]["valid_ppl"])
         run = best["run"]
+        mine = those(mine, **{key: run[key] for key in SETTINGS})
         settings = f"{run['lr']:g}"
         if run["outer_momentum"]:
             settings += f"; {run['outer_rate']:g}, {run['outer_momentum']:g}"
@@ -202,12 +204,17 @@ def outer_intervals() -> str:
     rows = []
     for system, title in OUTER_TITLES.items():
         mine = those(found, system=system)
-        if system == "ddp":
-            rows.append([title, *[over_seeds(mine, "valid_ppl")] * len(intervals)])
-        elif len(mine) > 1:
-            each = (those(mine, interval=interval) for interval in intervals)
-            rows.append([title, *(over_seeds(at, "valid_ppl") for at in each)])
-    titles = ["perplexity, interval:", *map(str, intervals)]
+        settings = sorted({tuple(one["run"][key] for key in SETTINGS) for one in mine})
+        for setting in settings:
+            same = those(mine, **dict(zip(SETTINGS, setting)))
+            each = [those(same, interval=interval) for interval in intervals]
+            if system == "ddp":
+                each = [same] * len(intervals)
+            elif len(same) == 1:
+                continue
+            words = f"{setting[0]:g}" + f"; {setting[1]:g}, {setting[2]:g}" * bool(setting[2])
+            rows.append([title, words, *(over_seeds(at, "valid_ppl") for at in each)])
+    titles = ["perplexity, interval:", "rate; outer rate, momentum", *map(str, intervals)]
     command = OUTER_COMMAND.replace("compare", "intervals")
     return table(titles, rows, found[-1], "averaging_outer/", command)
 
@@ -240,8 +247,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "averaging_long": exploration("long", ("optimizer", "schedule"), "workers", "workers:"),
     "averaging_pretraining": pretraining,
     "averaging_outer": outer_quality,
-    "averaging_100mbit": lambda: systems(
-        "averaging_100mbit.json", "wikitext-2", TITLES, SLOW_LINK_COLUMNS
+    "averaging_100mbit": lambda: "\n\n".join(
+        systems(file, "wikitext-2", TITLES, SLOW_LINK_COLUMNS)
+        for file in ("averaging_100mbit.json", "averaging_100mbit_ddp.json")
     ),
     "averaging_outer_translation": outer_translation,
     "averaging_outer_intervals": outer_intervals,

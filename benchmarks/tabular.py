@@ -49,7 +49,7 @@ def source(result: dict, file: str, command: str = "") -> str:
     where = result["environment"]
     command = command or where["command"]
     command = re.sub(r" --(json|cache) \S+", "", command)
-    command = re.sub(r"…/(wikitext-2|multi30k)\b", "FOLDER", command)
+    command = re.sub(r"(…|\.\.\S*)/(wikitext-2|multi30k)\b", "FOLDER", command)
     state = ", with changes" if where["dirty"] else ""
     return (
         f"(`{command}`; {where['machine']}, {where.get('cores', 2)} cores, torch {where['torch']}, "
