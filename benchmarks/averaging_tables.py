@@ -131,7 +131,7 @@ SLOW_LINK_COLUMNS = {
     "by the kernel": ("mb_loopback", "{:,.2f}"),
 }
 SETTINGS = ("lr", "outer_rate", "outer_momentum")
-OUTER_COMMAND = "python benchmarks/averaging_outer.py compare --data FOLDER"
+OUTER_COMMAND = "python benchmarks/averaging_outer.py compare --task lm --data FOLDER"
 
 
 def trainings(task: str) -> list[dict]:
@@ -200,7 +200,8 @@ def outer_translation() -> str:
                 scores = over_seeds(at, "bleu"), over_seeds(at, "valid_ppl", "{:.2f}")
                 rows.append([title, str(workers), rate, *scores, f"{lr:.2f}"])
     titles = ["", "workers", "rate", "BLEU", "valid. ppl", "MB per update"]
-    return table(titles, rows, found[-1], "averaging_outer/", OUTER_COMMAND)
+    command = OUTER_COMMAND.replace("lm", "mt")
+    return table(titles, rows, found[-1], "averaging_outer/", command)
 
 
 def outer_intervals() -> str:

@@ -225,8 +225,8 @@ def add_other_flags() -> None:
         needs=nesterov,
     )  # fmt: skip
     add_option(
-        "averaging_outer_momentum", float, 0.9, "momentum of --averaging-outer nesterov",
-        good=lambda m: 0 <= m < 1, wrong="is not a momentum: give 0 <= M < 1, such as 0.9",
+        "averaging_outer_momentum", float, 0.5, "momentum of --averaging-outer nesterov",
+        good=lambda m: 0 <= m < 1, wrong="is not a momentum: give 0 <= M < 1, such as 0.5",
         needs=nesterov,
     )  # fmt: skip
     add_option(
