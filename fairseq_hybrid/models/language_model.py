@@ -13,12 +13,12 @@ from types import ModuleType
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from fairseq.data import Dictionary
 from fairseq.models import FairseqIncrementalDecoder, FairseqLanguageModel
 from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
 
+from fairseq_hybrid.models import products
 from fairseq_hybrid.models.allocator import keep_large_buffers
 
 MAX_POSITIONS = 100_000
@@ -94,7 +94,9 @@ class LanguageDecoder(FairseqIncrementalDecoder):
         return self.output_layer(features_BTd), extra
 
     def output_layer(self, features_BTd: Tensor) -> Tensor:
-        return F.linear(features_BTd, self.output_weight, self.output_bias.squeeze(1))
+        rows_Nd, bias_V = features_BTd.flatten(0, -2), self.output_bias.squeeze(1)
+        logits_NV = products.scores(rows_Nd, self.output_weight, bias_V)
+        return logits_NV.view(*features_BTd.shape[:-1], -1)
 
     def max_positions(self) -> int:
         return self.max_target_positions

@@ -22,7 +22,7 @@ from collections.abc import Callable, Container
 import torch
 from torch import Tensor, nn
 
-from fairseq_hybrid.models.products import linear
+from fairseq_hybrid.models.products import linear, weight_gradient
 
 
 class LateGradients:
@@ -41,7 +41,7 @@ class LateGradients:
 
     def of(self, weight: nn.Parameter) -> Callable[[Tensor, Tensor], None]:
         """Takes the factors of its gradient: derivatives of a layer's outputs, and inputs."""
-        return lambda dy, x: self.left.append((weight, lambda: dy.t() @ x))
+        return lambda dy, x: self.left.append((weight, lambda: weight_gradient(dy, x)))
 
     @torch.no_grad()
     def compute(self, *, but: Container[Tensor] = ()) -> None:
@@ -68,7 +68,7 @@ class Product:
         """Write some of them to `out`."""
         dy_NO, x_NI = self.factors
         dy_NO = dy_NO[:, begin : begin + out.size(0)]
-        torch.addmm(out, dy_NO.t(), x_NI, beta=0, alpha=scale, out=out)
+        torch.mul(weight_gradient(dy_NO, x_NI), scale, out=out)
 
 
 class _Linear(torch.autograd.Function):
@@ -84,7 +84,7 @@ class _Linear(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         bias, (_, for_weight, for_bias, _) = ctx.bias, ctx.needs_input_grad
         if for_weight:
-            ctx.left.append((weight, lambda: linear(dy.t(), x.t())))
+            ctx.left.append((weight, lambda: weight_gradient(dy, x)))
         if for_bias:
             ctx.left.append((bias, lambda: dy.sum(0)))
         return linear(dy, weight.t()), None, None, None

@@ -23,13 +23,30 @@ def linear(x_NI: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -> Ten
     return F.linear(x_NI, weight_OI, bias_O)
 
 
+def weight_gradient(dy_NO: Tensor, x_NI: Tensor) -> Tensor:
+    """`dy.t() @ x`, the gradient of a linear layer's weight_OI.
+
+    oneDNN copies its first factor where that is a transposed view: let it be the narrower one.
+    """
+    if not _suits(x_NI):
+        return dy_NO.t() @ x_NI
+    if dy_NO.size(1) <= x_NI.size(1):
+        return linear(dy_NO.t(), x_NI.t())
+    return linear(x_NI.t(), dy_NO.t()).t().contiguous()
+
+
 def apply(layer: nn.Linear, x_NI: Tensor) -> Tensor:
     """`layer(x_NI)`, with autograd."""
     hooks = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks
     plain = type(layer).forward is nn.Linear.forward and not hooks
-    if plain and x_NI.dim() == 2 and _suits(x_NI) and not torch.is_autocast_enabled("cpu"):
-        return _Linear.apply(x_NI, layer.weight, layer.bias)
-    return layer(x_NI)
+    return scores(x_NI, layer.weight, layer.bias) if plain else layer(x_NI)
+
+
+def scores(x_NI: Tensor, weight_OI: Tensor, bias_O: Tensor | None) -> Tensor:
+    """`F.linear`, with autograd."""
+    if x_NI.dim() == 2 and _suits(x_NI) and not torch.is_autocast_enabled("cpu"):
+        return _Linear.apply(x_NI, weight_OI, bias_O)
+    return F.linear(x_NI, weight_OI, bias_O)
 
 
 class _Linear(torch.autograd.Function):
@@ -44,7 +61,7 @@ class _Linear(torch.autograd.Function):
         (x, weight), (for_x, for_weight, for_bias) = ctx.saved_tensors, ctx.needs_input_grad
         return (
             linear(dy, weight.t()) if for_x else None,
-            linear(dy.t(), x.t()) if for_weight else None,
+            weight_gradient(dy, x) if for_weight else None,
             dy.sum(0) if for_bias else None,
         )
 

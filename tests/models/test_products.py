@@ -33,6 +33,14 @@ def test_transposed_views():
     torch.testing.assert_close(products.linear(a.t(), b.t()), a.t() @ b)
 
 
+@pytest.mark.parametrize("outputs", [3, 12])
+def test_gradient_of_a_weight(outputs):
+    dy, x = torch.randn(7, 20)[:, 4 : 4 + outputs], torch.randn(7, 5)
+    made = products.weight_gradient(dy, x)
+    torch.testing.assert_close(made, dy.t() @ x)
+    assert made.is_contiguous()
+
+
 def test_a_layer_that_somebody_watches_is_called():
     layer, seen = nn.Linear(3, 2), []
     layer.register_forward_hook(lambda *_: seen.append(1))
