@@ -24,13 +24,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fairseq_hybrid.models.products import linear, weight_gradient
+
 Late = Callable[[Tensor, Tensor], None]
 """takes derivatives_NV and inputs_ND, whose product is the gradient of the weight"""
 
 ROOM = 512 << 20
 """bytes of logits that are kept until backward"""
 ROOM_WITHOUT_GRADIENT = 64 << 20
-STRIP, STRIP_ON_DEVICE = 1 << 18, 1 << 24
+STRIP, STRIP_ON_DEVICE = 1 << 17, 1 << 24
 """numbers that are gone over together: so many stay in a core's cache"""
 FLOAT16_SCALE = 2.0**10
 """keeps small probabilities above what float16 takes for zero"""
@@ -130,20 +132,15 @@ class Rows:
     def _go(
         self, block: int, gradient: bool, then: Callable[[slice, Tensor], None] | None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        x_ND, weight_DV = self.x_ND, self.weight_VD.t()
-        room_RV = x_ND.new_empty(block, weight_DV.size(1))
-        losses = []
+        x_ND, losses, logits_RV = self.x_ND, [], None
         for start in range(0, len(x_ND), block):
             rows = slice(start, start + block)
-            logits_RV = room_RV[: len(x_ND[rows])]
-            if self.bias_V is None:
-                torch.mm(x_ND[rows], weight_DV, out=logits_RV)
-            else:
-                torch.addmm(self.bias_V, x_ND[rows], weight_DV, out=logits_RV)
+            del logits_RV  # before there is another one
+            logits_RV = linear(x_ND[rows], self.weight_VD, self.bias_V)
             losses += self._strips(logits_RV, rows, gradient)
             if then is not None:
                 then(rows, logits_RV)
-        self.gradient_NV = room_RV
+        self.gradient_NV = logits_RV
         nll, smooth, correct = (
             None if part[0] is None else torch.cat(part).masked_fill(self.ignored_N, 0).sum()
             for part in zip(*losses)
@@ -165,32 +162,37 @@ class Rows:
     ) -> tuple:
         """Negative log-likelihood, that of the other words, whether the best one is the target."""
         index_R1 = target_R.unsqueeze(1)
-        smooths, others = self.how.smoothing > 0, self.how.others_V
+        smooths, others_V = self.how.smoothing > 0, self.how.others_V
         right_R = logits_RV.argmax(1) == target_R if self.how.accuracy else None
-        logs_RV = logits_RV.log_softmax(1, dtype=self.kind)
-        nll_R, smooth_R = -logs_RV.gather(1, index_R1).squeeze(1), None
-        if smooths and others is None:
-            smooth_R = -self.other * logs_RV.sum(1)
+        share_RV = logits_RV.to(self.kind)  # (the same tensor, unless it is of half precision)
+        share_RV.sub_(share_RV.amax(1, keepdim=True))
+        score_R, smooth_R = share_RV.gather(1, index_R1).squeeze(1), None
+        if smooths and others_V is None:
+            total, score_of_others_R = share_RV.size(1) * self.other, self.other * share_RV.sum(1)
         elif smooths:
-            smooth_R = -(logs_RV @ others.to(self.kind))
+            others_V = others_V.to(self.kind)
+            total, score_of_others_R = others_V.sum(), share_RV @ others_V
+        sum_R1 = share_RV.exp_().sum(1, keepdim=True)
+        log_sum_R = sum_R1.squeeze(1).log()
+        if smooths:
+            smooth_R = total * log_sum_R - score_of_others_R
         if gradient:
-            share_RV = logs_RV.exp_() if self.half else torch.exp(logs_RV, out=logits_RV)
+            share_RV.div_(sum_R1)
             share_RV.scatter_add_(1, index_R1, share_RV.new_full(index_R1.shape, -self.at_target))
             if smooths:
-                share_RV.sub_(self.other if others is None else others)
+                share_RV.sub_(self.other if others_V is None else others_V)
             if self.ignores:
                 share_RV.masked_fill_(ignored_R.unsqueeze(1), 0)
             if self.half:
                 logits_RV.copy_(share_RV.mul_(self.scale))
-        return nll_R, smooth_R, right_R
+        return log_sum_R - score_R, smooth_R, right_R
 
     def _products(self, rows: slice, gradient_RV: Tensor) -> None:
-        torch.mm(gradient_RV, self.weight_VD, out=self.dx_ND[rows])
+        self.dx_ND[rows] = linear(gradient_RV, self.weight_VD.t())
         if self.dweight_VD is not None:
-            if self.half:
-                self.dweight_VD += gradient_RV.t() @ self.x_ND[rows]
-            else:
-                self.dweight_VD.addmm_(gradient_RV.t(), self.x_ND[rows])
+            words = max(1, ROOM_WITHOUT_GRADIENT // (4 * self.x_ND.size(1)))
+            for some_RV, sum_VD in zip(gradient_RV.split(words, 1), self.dweight_VD.split(words)):
+                sum_VD += weight_gradient(some_RV, self.x_ND[rows])
         if self.dbias_V is not None:
             self.dbias_V += gradient_RV.sum(0, dtype=self.kind)
 
@@ -218,12 +220,13 @@ class _CrossEntropy(torch.autograd.Function):
             return *(_times(made, dloss) for made in ctx.saved_tensors), None, None, None
         x_ND, weight_VD, gradient_NV = ctx.saved_tensors
         scale = dloss / ctx.scale
-        dx_ND, x_ND = (gradient_NV @ weight_VD).mul_(scale), (x_ND * scale).to(x_ND.dtype)
+        dx_ND = linear(gradient_NV, weight_VD.t()).mul_(scale)
+        x_ND = (x_ND * scale).to(x_ND.dtype)
         dweight_VD = dbias_V = None
         if ctx.late is not None:
             ctx.late(gradient_NV, x_ND)
         elif ctx.needs_input_grad[1]:
-            dweight_VD = gradient_NV.t() @ x_ND
+            dweight_VD = weight_gradient(gradient_NV, x_ND)
         if ctx.needs_input_grad[2]:
             dbias_V = gradient_NV.sum(0, dtype=dloss.dtype).mul_(scale)
         return dx_ND, dweight_VD, dbias_V, None, None, None
