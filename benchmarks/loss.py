@@ -94,11 +94,10 @@ class System:
             LabelSmoothedCrossEntropyCriterion,
         )
         from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
-        from fairseq_hybrid.optim.mixins import mix_in
         from translation_single import build_adam
 
         import fairseq_hybrid  # noqa: F401
-        from fairseq_hybrid.optim.one_pass import OnePass
+        from fairseq_hybrid.optim.optimizer import wrap
 
         arch, sizes, self.words = CASES[case]
         words = dictionary(self.words)
@@ -115,8 +114,7 @@ class System:
             self.criterion = kind(task, False, SMOOTHING)
         else:
             self.criterion = ours.get("cross_entropy", CrossEntropyCriterion)(task, False)
-        self.optimizer = build_adam(self.model)
-        mix_in(self.optimizer, OnePass)
+        self.optimizer = wrap(build_adam(self.model), of=[self.model])
 
     def batch(self) -> dict:
         if self.translates:

@@ -134,7 +134,8 @@ def run(system: str, seed: int, data: Path, options) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     updates = updates_of(system, seed, options)
     seconds = train(folder, data, system, seed, updates, options)
-    shown = "faster vocab hidden layers sample smoothing lr dropout max_tokens".split()
+    shown = ["faster", "vocab", "hidden", "layers", "sample", "smoothing", "lr", "dropout"]
+    shown.append("max_tokens")
     result = {
         "system": system,
         "seed": seed,

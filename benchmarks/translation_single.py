@@ -81,6 +81,10 @@ class System:
         criterion = CRITERION_REGISTRY["label_smoothed_cross_entropy"]
         self.criterion = criterion(task, False, SMOOTHING)
         self.optimizer = build_adam(self.model)
+        if arch == "hybrid_lstm":
+            from fairseq_hybrid.optim.optimizer import wrap
+
+            self.optimizer = wrap(self.optimizer, of=[self.model])
 
     @property
     def parameters(self) -> int:
