@@ -162,30 +162,24 @@ class Rows:
     ) -> tuple:
         """Negative log-likelihood, that of the other words, whether the best one is the target."""
         index_R1 = target_R.unsqueeze(1)
-        smooths, others_V = self.how.smoothing > 0, self.how.others_V
+        smooths, others = self.how.smoothing > 0, self.how.others_V
         right_R = logits_RV.argmax(1) == target_R if self.how.accuracy else None
-        share_RV = logits_RV.to(self.kind)  # (the same tensor, unless it is of half precision)
-        share_RV.sub_(share_RV.amax(1, keepdim=True))
-        score_R, smooth_R = share_RV.gather(1, index_R1).squeeze(1), None
-        if smooths and others_V is None:
-            total, score_of_others_R = share_RV.size(1) * self.other, self.other * share_RV.sum(1)
+        logs_RV = logits_RV.log_softmax(1, dtype=self.kind)
+        nll_R, smooth_R = -logs_RV.gather(1, index_R1).squeeze(1), None
+        if smooths and others is None:
+            smooth_R = -self.other * logs_RV.sum(1)
         elif smooths:
-            others_V = others_V.to(self.kind)
-            total, score_of_others_R = others_V.sum(), share_RV @ others_V
-        sum_R1 = share_RV.exp_().sum(1, keepdim=True)
-        log_sum_R = sum_R1.squeeze(1).log()
-        if smooths:
-            smooth_R = total * log_sum_R - score_of_others_R
+            smooth_R = -(logs_RV @ others.to(self.kind))
         if gradient:
-            share_RV.div_(sum_R1)
+            share_RV = logs_RV.exp_() if self.half else torch.exp(logs_RV, out=logits_RV)
             share_RV.scatter_add_(1, index_R1, share_RV.new_full(index_R1.shape, -self.at_target))
             if smooths:
-                share_RV.sub_(self.other if others_V is None else others_V)
+                share_RV.sub_(self.other if others is None else others)
             if self.ignores:
                 share_RV.masked_fill_(ignored_R.unsqueeze(1), 0)
             if self.half:
                 logits_RV.copy_(share_RV.mul_(self.scale))
-        return log_sum_R - score_R, smooth_R, right_R
+        return nll_R, smooth_R, right_R
 
     def _products(self, rows: slice, gradient_RV: Tensor) -> None:
         self.dx_ND[rows] = linear(gradient_RV, self.weight_VD.t())

@@ -15,10 +15,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+SMALL = 1 << 16
+"""multiplications, for which it does not matter which"""
+
 
 def linear(x_NI: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -> Tensor:
     """`F.linear` without autograd; either factor may be a transposed view."""
-    if _suits(x_NI):
+    if _suits(x_NI, weight_OI):
         return torch.ops.mkldnn._linear_pointwise(x_NI, weight_OI, bias_O, "none", [], "")
     return F.linear(x_NI, weight_OI, bias_O)
 
@@ -28,7 +31,7 @@ def weight_gradient(dy_NO: Tensor, x_NI: Tensor) -> Tensor:
 
     oneDNN copies its first factor where that is a transposed view: let it be the narrower one.
     """
-    if not _suits(x_NI):
+    if not _suits(dy_NO.t(), x_NI.t()):
         return dy_NO.t() @ x_NI
     if dy_NO.size(1) <= x_NI.size(1):
         return linear(dy_NO.t(), x_NI.t())
@@ -44,7 +47,7 @@ def apply(layer: nn.Linear, x_NI: Tensor) -> Tensor:
 
 def scores(x_NI: Tensor, weight_OI: Tensor, bias_O: Tensor | None) -> Tensor:
     """`F.linear`, with autograd."""
-    if x_NI.dim() == 2 and _suits(x_NI) and not torch.is_autocast_enabled("cpu"):
+    if x_NI.dim() == 2 and _suits(x_NI, weight_OI) and not torch.is_autocast_enabled("cpu"):
         return _Linear.apply(x_NI, weight_OI, bias_O)
     return F.linear(x_NI, weight_OI, bias_O)
 
@@ -66,9 +69,9 @@ class _Linear(torch.autograd.Function):
         )
 
 
-def _suits(x: Tensor) -> bool:
-    on_cpu = x.dtype == torch.float32 and x.device.type == "cpu"
-    return on_cpu and x.numel() > 0 and by_onednn()
+def _suits(x_NI: Tensor, weight_OI: Tensor) -> bool:
+    on_cpu = x_NI.dtype == torch.float32 and x_NI.device.type == "cpu"
+    return on_cpu and x_NI.numel() * weight_OI.size(0) > SMALL and by_onednn()
 
 
 @functools.cache

@@ -12,6 +12,7 @@ from fairseq_hybrid.models import products
 @pytest.fixture(params=[False, True], ids=["MKL", "oneDNN"], autouse=True)
 def library(request, monkeypatch):
     monkeypatch.setattr(products, "by_onednn", lambda: request.param)
+    monkeypatch.setattr(products, "SMALL", 0)
 
 
 @pytest.mark.parametrize("rows", [0, 1, 7])
