@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_hybrid.models.lstm_layer import State
+from fairseq_hybrid.models.products import linear
 
 
 class DecoderSteps:
@@ -60,8 +61,8 @@ def step(lstm: nn.LSTM, bias_G: Tensor, x_RI: Tensor, state: State) -> State:
     h_RH, c_RH = state
     if x_RI.device.type != "cpu":  # where it is one kernel
         return torch.lstm_cell(x_RI, state, list(lstm.parameters()))
-    gates_RG = torch.addmm(bias_G, x_RI, lstm.weight_ih_l0.t())
-    gates_RG.addmm_(h_RH, lstm.weight_hh_l0.t())
+    gates_RG = linear(x_RI, lstm.weight_ih_l0, bias_G)
+    gates_RG += linear(h_RH, lstm.weight_hh_l0)
     hidden = lstm.hidden_size
     gates_RG[:, : 2 * hidden].sigmoid_()
     gates_RG[:, 2 * hidden : 3 * hidden].tanh_()
