@@ -42,7 +42,7 @@ README_WORKLOAD = "fixed"
 def translation_single() -> str:
     file = "translation_single.json"
     result = load(file)
-    training, generation = result["training"], result["generation"]["wall"]
+    training, generation = result["training"], result["searches"]["beam 5"]["wall"]
     names = {
         "fairseq lstm": "fairseq `lstm`",
         "fairseq lstm, buffers kept": "fairseq `lstm` with our allocator setting",

@@ -1,7 +1,9 @@
 """How fast is `hybrid_lstm` on one core, beside fairseq's own `lstm`?
 
-    python benchmarks/translation_single.py --json build/translation_single.json    # about 15 min
-    python benchmarks/translation_single.py --rounds 2 --updates 2                  # a quick look
+    python benchmarks/translation_single.py --json build/translation_single.json    # about 5 min
+    python benchmarks/translation_single.py --rounds 1 --updates 1 --gen-rounds 1   # a quick look
+
+Parts that the JSON has already (training, each kind of search) are not measured again.
 
 Multi30k de→en, joint sentencepiece vocabulary of 8,000; 2+2 layers, embedding 256, hidden 512,
 nothing shared; batches of at most `--max-tokens` tokens as fairseq's sampler makes them; one
@@ -264,7 +266,7 @@ def rates(counts: dict, seconds: dict, unit: str) -> dict:
 
 
 def report(result: dict) -> None:
-    train, generate = result["training"], result.get("generation")
+    train, generate = result["training"], result["searches"].get(BEAM)
     print(f"{'':28} {'parameters':>10} {'target':>8} {'':>6} {'of':>6} {'beam 5':>8}")
     print(f"{'':28} {'':>10} {'tok/s':>8} {'ratio':>6} {'peak':>6} {'sent/s':>8} {'ratio':>6}")
     for name, parameters in result["parameters"].items():
@@ -276,9 +278,9 @@ def report(result: dict) -> None:
             row += f" {wall['sentences_per_second'][name]:8.1f} {wall['ratio'].get(name, 0):6.2f}"
         print(row)
     print(f"by processor time: ratio {train['cpu']['ratio']}")
-    for kind, found in result.get("searches", {}).items():
+    for kind, found in result["searches"].items():
         print(f"{kind}: {found['wall']['sentences_per_second']}, ratio {found['wall']['ratio']}")
-    machine, load = result["environment"]["machine"], result["environment"]["load"]
+    machine, load = result["environment"]["machine"], train["load"]
     print(f"sgemm {train['sgemm_gflops']} GFLOP/s; {machine}; load before and after: {load}")
 
 
@@ -293,12 +295,12 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, default=ROOT / "build/multi30k-8000")
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS))
     parser.add_argument("--max-tokens", type=int, default=4000)
-    parser.add_argument("--updates", type=int, default=4, help="batches per round")
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--updates", type=int, default=1, help="batches per round")
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--dropout", type=float, default=0.2)
-    parser.add_argument("--gen-batches", type=int, default=2)
+    parser.add_argument("--gen-batches", type=int, default=1)
     parser.add_argument("--gen-sentences", type=int, default=64)
-    parser.add_argument("--gen-alone", type=int, default=16, help="sentences, one by one")
+    parser.add_argument("--gen-alone", type=int, default=12, help="sentences, one by one")
     parser.add_argument("--gen-len", type=int, default=15)
     parser.add_argument("--gen-rounds", type=int, default=5, help="0: training only")
     parser.add_argument("--json", type=Path, help="write the result here")
@@ -311,24 +313,30 @@ def main() -> None:
         )
     data = prepare(options.data, options.cache, vocab=8000)
     task = load_task(data)
-    load = os.getloadavg()[0]
+    result = json.loads(options.json.read_text()) if options.json and options.json.exists() else {}
     workers = Workers(options, data)
-    result = {
+    result |= {
         "environment": environment(),
         "options": {k: v for k, v in vars(options).items() if k not in ("data", "cache", "json")},
         "sizes": {**SIZES, "vocabulary": len(task.target_dictionary), "label_smoothing": SMOOTHING},
         "parameters": workers.parameters,
-        "training": measure_training(workers, task, options),
     }
-    if options.gen_rounds:
-        searches = {kind: measure_generation(workers, kind, options) for kind in GENERATION}
-        result["generation"], result["searches"] = searches[BEAM], searches
+    result.setdefault("searches", {})
+    kinds = GENERATION if options.gen_rounds else ()
+    for part in ("training", *kinds):
+        if part in result or part in result["searches"]:
+            continue
+        load = os.getloadavg()[0]
+        if part == "training":
+            found = result[part] = measure_training(workers, task, options)
+        else:
+            found = result["searches"][part] = measure_generation(workers, part, options)
+        found["load"] = [round(load, 2), round(os.getloadavg()[0], 2)]
+        if options.json:  # a part is measured once, whatever stops the others
+            options.json.parent.mkdir(parents=True, exist_ok=True)
+            options.json.write_text(json.dumps(result, indent=2) + "\n")
     workers.close()
-    result["environment"]["load"] = [round(load, 2), round(os.getloadavg()[0], 2)]
     report(result)
-    if options.json:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(result, indent=2) + "\n")
 
 
 if __name__ == "__main__":
