@@ -61,6 +61,22 @@ def prepare(text: Path, cache: Path, vocab: int, splits: Mapping[str, str] = MUL
     return done.parent
 
 
+def prepare_words(text: Path, cache: Path, splits: Mapping[str, str] = MULTI30K) -> Path:
+    """fairseq-preprocess of words and punctuation marks, a dictionary for each language, once."""
+    done = cache / "bin" / "dict.en.txt"
+    if not done.exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        for name, split in splits.items():
+            for side in ("de", "en"):
+                whole = (text / f"{name}.{side}").read_text(encoding="utf-8")
+                lines = (re.findall(r"\w+|[^\w\s]", line) for line in whole.splitlines())
+                made = "".join(" ".join(words) + "\n" for words in lines)
+                (cache / f"{split}.{side}").write_text(made, encoding="utf-8")
+        texts = {split: cache / split for split in splits.values()}
+        preprocess(texts, done.parent, "-s", "de", "-t", "en")
+    return done.parent
+
+
 def prepare_wikitext2(text: Path, cache: Path) -> Path:
     """fairseq-preprocess, once; returns the folder for fairseq. Words are as they come."""
     done = cache / "bin" / "test.idx"  # what is written last
