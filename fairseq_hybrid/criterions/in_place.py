@@ -32,8 +32,10 @@ Late = Callable[[Tensor, Tensor], None]
 ROOM = 512 << 20
 """bytes of logits that are kept until backward"""
 ROOM_WITHOUT_GRADIENT = 64 << 20
-STRIP, STRIP_ON_DEVICE = 1 << 17, 1 << 24
+STRIP, STRIP_ON_DEVICE = 1 << 18, 1 << 24
 """numbers that are gone over together: so many stay in a core's cache"""
+NARROW = 1024
+"""words up to which rounding as fairseq does costs nothing"""
 FLOAT16_SCALE = 2.0**10
 """keeps small probabilities above what float16 takes for zero"""
 
@@ -162,24 +164,51 @@ class Rows:
     ) -> tuple:
         """Negative log-likelihood, that of the other words, whether the best one is the target."""
         index_R1 = target_R.unsqueeze(1)
-        smooths, others = self.how.smoothing > 0, self.how.others_V
         right_R = logits_RV.argmax(1) == target_R if self.how.accuracy else None
-        logs_RV = logits_RV.log_softmax(1, dtype=self.kind)
-        nll_R, smooth_R = -logs_RV.gather(1, index_R1).squeeze(1), None
-        if smooths and others is None:
-            smooth_R = -self.other * logs_RV.sum(1)
-        elif smooths:
-            smooth_R = -(logs_RV @ others.to(self.kind))
+        wide = gradient and not self.half and logits_RV.size(1) > NARROW
+        score = self._scored_in_place if wide else self._scored_by_logs
+        nll_R, smooth_R, share_RV = score(logits_RV, index_R1, gradient)
         if gradient:
-            share_RV = logs_RV.exp_() if self.half else torch.exp(logs_RV, out=logits_RV)
             share_RV.scatter_add_(1, index_R1, share_RV.new_full(index_R1.shape, -self.at_target))
-            if smooths:
-                share_RV.sub_(self.other if others is None else others)
+            if self.how.smoothing > 0:
+                share_RV.sub_(self.other if self.how.others_V is None else self.how.others_V)
             if self.ignores:
                 share_RV.masked_fill_(ignored_R.unsqueeze(1), 0)
             if self.half:
                 logits_RV.copy_(share_RV.mul_(self.scale))
         return nll_R, smooth_R, right_R
+
+    def _scored_by_logs(
+        self, logits_RV: Tensor, index_R1: Tensor, gradient: bool
+    ) -> tuple[Tensor, Tensor | None, Tensor]:
+        """Both parts of the loss, and with `gradient` the probabilities, rounded as by fairseq."""
+        logs_RV = logits_RV.log_softmax(1, dtype=self.kind)
+        nll_R, smooth_R = -logs_RV.gather(1, index_R1).squeeze(1), None
+        if self.how.smoothing > 0:
+            smooth_R = -self._of_others(logs_RV)
+        if gradient:
+            logs_RV = logs_RV.exp_() if self.half else torch.exp(logs_RV, out=logits_RV)
+        return nll_R, smooth_R, logs_RV
+
+    def _scored_in_place(
+        self, logits_RV: Tensor, index_R1: Tensor, gradient: bool
+    ) -> tuple[Tensor, Tensor | None, Tensor]:
+        """The same in half of the time: no number has its exponential taken twice."""
+        top_R, smooth_R = logits_RV.amax(1), None
+        nll_R = top_R - logits_RV.gather(1, index_R1).squeeze(1)
+        if self.how.smoothing > 0:
+            smooth_R = -self._of_others(logits_RV)
+        share_RV = torch.softmax(logits_RV, 1, out=logits_RV)
+        log_sum_R = -share_RV.amax(1).log()  # of exp(score - top)
+        if smooth_R is not None:
+            others_V = self.how.others_V
+            share = self.other * logits_RV.size(1) if others_V is None else others_V.sum()
+            smooth_R += share * (top_R + log_sum_R)
+        return nll_R + log_sum_R, smooth_R, share_RV
+
+    def _of_others(self, logs_RV: Tensor) -> Tensor:
+        others_V = self.how.others_V
+        return self.other * logs_RV.sum(1) if others_V is None else logs_RV @ others_V.to(self.kind)
 
     def _products(self, rows: slice, gradient_RV: Tensor) -> None:
         self.dx_ND[rows] = linear(gradient_RV, self.weight_VD.t())

@@ -86,9 +86,14 @@ def exact(monkeypatch):
     monkeypatch.setattr(utils, "log_softmax", lambda x, dim, onnx_trace=False: x.log_softmax(dim))
 
 
-@pytest.fixture(params=[in_place.ROOM, 3 * 8 * WORDS], ids=["one buffer", "blocks of three rows"])
+@pytest.fixture(
+    params=[(in_place.ROOM, 1024), (3 * 8 * WORDS, 1024), (in_place.ROOM, 0)],
+    ids=["one buffer", "blocks of three rows", "wide rows"],
+)
 def room(request, monkeypatch):
-    defaults = in_place.How._field_defaults | {"room": request.param}
+    room, narrow = request.param
+    monkeypatch.setattr(in_place, "NARROW", narrow)
+    defaults = in_place.How._field_defaults | {"room": room}
     monkeypatch.setattr(in_place.How.__new__, "__defaults__", tuple(defaults.values()))
 
 
@@ -208,8 +213,9 @@ def plain(x, weight, bias, target, smoothing):
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.3])
-@pytest.mark.parametrize("rows", [100, 3, 1])
-def test_gradients_are_those_of_finite_differences(smoothing, rows):
+@pytest.mark.parametrize(("rows", "narrow"), [(100, 11), (100, 0), (3, 11), (1, 0)])
+def test_gradients_are_those_of_finite_differences(smoothing, rows, narrow, monkeypatch):
+    monkeypatch.setattr(in_place, "NARROW", narrow)
     *parameters, target = inputs()
     how = in_place.How(PAD, smoothing, room=rows * 8 * 11)
 
