@@ -148,6 +148,14 @@ def run(system: str, seed: int, data: Path, options) -> None:
     (folder / "run.json").write_text(json.dumps(result, indent=2) + "\n")
 
 
+def save(options) -> None:
+    """All runs that there are, in one file."""
+    found = [load(options.out, system, seed) for system in SYSTEMS for seed in options.seeds]
+    runs = [run for run in found if run]
+    result = {"environment": runs[-1]["environment"], "runs": runs}
+    options.json.write_text(json.dumps(result, indent=2) + "\n")
+
+
 def interval(differences: list[float]) -> str:
     mean = statistics.mean(differences)
     if len(differences) not in STUDENT:
@@ -179,6 +187,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=os.environ.get("MULTI30K"))
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--table", action="store_true", help="only print what is there")
+    parser.add_argument("--json", type=Path, help="collect what is there in this file")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS))
     parser.add_argument("--faster", type=float, help="how much faster updates of the sample are")
@@ -202,6 +211,8 @@ def main() -> None:
                 table(options)
     else:
         table(options)
+    if options.json:
+        save(options)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import averaging_tables
 import export
+import softmax_tables
 from tabular import (
     DATA_PARALLEL,
     NONE,
@@ -81,21 +82,6 @@ def searches() -> str:
     titles = ["sentences/s", "fairseq `lstm`", "`hybrid_lstm`", "ratio"]
     command = "python benchmarks/translation_single.py --data FOLDER"
     return table(titles, rows, result, file, command)
-
-
-def loss() -> str:
-    file = "loss.json"
-    result = load(file)
-    rows = []
-    for case, found in result["cases"].items():
-        speed, memory = found["words_per_second"], found["megabytes"]
-        cells = [f"{speed[system]:,.0f}" for system in ("before", "after")]
-        cells += [f"{found['ratio']:.3f}"]
-        cells += [f"{memory[system]:,}" for system in ("before", "after")]
-        rows.append([case, *cells])
-    titles = ["", "words/s, fairseq's loss", "in place", "ratio"]
-    titles += ["peak MB, fairseq's loss", "in place"]
-    return table(titles, rows, result, file, "python benchmarks/loss.py")
 
 
 def translation_quality() -> str:
@@ -420,7 +406,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "comparison": comparison,
     "translation_single": translation_single,
     "searches": searches,
-    "loss": loss,
+    **softmax_tables.TABLES,
     "translation_quality": translation_quality,
     "two_workers": two_workers,
     "four_devices": four_devices,
