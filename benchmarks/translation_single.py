@@ -132,7 +132,10 @@ def load_task(data: Path):
 
 
 def batches(task, split: str, count: int, seed: int, **limits) -> list[dict]:
-    epoch = task.get_batch_iterator(task.dataset(split), seed=seed, **limits, num_workers=0)
+    # (the cache takes no notice of limits)
+    epoch = task.get_batch_iterator(
+        task.dataset(split), seed=seed, **limits, num_workers=0, disable_iterator_cache=True
+    )
     iterator = epoch.next_epoch_itr(shuffle=True)
     return [next(iterator) for _ in range(min(count, len(iterator)))]
 
