@@ -23,8 +23,8 @@ in a straight line to zero, after a warm-up.
 beyond them while the best is the lowest or highest; one with an outer rate and momentum with more
 pairs of those, too; for `mt` in full length at two rates with the pair that was best for `lm`.
 overlap and those with a warm-up take the settings of the systems they are like. `compare` takes
-each system's best. A training that has its file in benchmarks/results/averaging_outer is not repeated, so any command goes on
-where it was stopped.
+each system's best. A training that has its file in benchmarks/results/averaging_outer is not
+repeated, so any command goes on where it was stopped.
 Workers are processes over gloo, which on one machine emulate nothing but the parallelism: what is
 reported is words, updates, bytes and quality. Bytes are those of the updates; what validation at
 the end sends is counted apart.

@@ -30,6 +30,8 @@ BAD = [
     "--hybrid-schedule nonsense",
     "--decoupled-shrink 1.5",
     "--hybrid-trace /nowhere/trace.json",
+    "--hybrid-head torso",
+    "--hybrid-messages fp8",
     "--averaging-interval -3",
     "--averaging-warmup -1",
     "--averaging-state lost",

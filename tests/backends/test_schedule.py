@@ -220,14 +220,14 @@ def test_as_text():
     assert text(synchronous(shape, late=(1,)).actions, 2).splitlines() == [
         "0: E F0e0 up:0e0>1 F0e1 up:0e1>1 F0d0 up:0d0>1 F1e0 up:1e0>1 F1d0 up:1d0>1 H "
         "dtop:0d0>1 dtop:0e1>1 dtop:0e0>1 O reduce>1 B1d0 B1e0 B0d0 B0e1 B0e0 e W step",
-        "1: refresh>0 F0e0 top:0e0>0 F0e1 top:0e1>0 F0d0 top:0d0>0 F1e0 F1d0 H "
+        "1: F0e0 refresh>0 top:0e0>0 F0e1 top:0e1>0 F0d0 top:0d0>0 F1e0 F1d0 H "
         "B1d0 dup:1d0>0 B1e0 dup:1e0>0 B0d0 dup:0d0>0 B0e1 dup:0e1>0 B0e0 dup:0e0>0 O W step",
     ]
     assert text(decoupled(shape, shape, unit_cost).actions, 2).splitlines() == [
         "0: dtop:0d0'>1 dtop:0e1'>1 dtop:0e0'>1 E F0e0 up:0e0>1 F0e1 up:0e1>1 F0d0 up:0d0>1 "
         "F1e0 up:1e0>1 F1d0 up:1d0>1 B1d0' B1e0' B0d0' B0e1' B0e0' H O reduce>1 e' W' step",
-        "1: refresh>0 B1d0' dup:1d0'>0 B1e0' dup:1e0'>0 B0d0' dup:0d0'>0 B0e1' dup:0e1'>0 B0e0' "
-        "dup:0e0'>0 F0e0 top:0e0>0 F0e1 top:0e1>0 F0d0 top:0d0>0 F1e0 F1d0 H O W' step",
+        "1: B1d0' dup:1d0'>0 B1e0' dup:1e0'>0 B0d0' dup:0d0'>0 B0e1' dup:0e1'>0 B0e0' "
+        "dup:0e0'>0 F0e0 refresh>0 top:0e0>0 F0e1 top:0e1>0 F0d0 top:0d0>0 F1e0 F1d0 H O W' step",
     ]
 
 

@@ -248,7 +248,7 @@ def test_new_weights_are_awaited_by_the_head():
     costs = Given({**UNITS, HEAD: 1.0}, size)
     timeline = simulate(synchronous(shape).actions, costs, Link(0.0, 4.0))
     heads = {span.worker: span.begin for span in timeline.spans if span.kind == HEAD}
-    assert heads == {0: 10.0, 1: 5.0}
+    assert heads == {0: 2.0 + 40 / 4, 1: 5.0}  # they leave when stage 1 has run its first unit
     assert (timeline.sent, timeline.received) == ([0.0, 40.0], [40.0, 0.0])
 
 

@@ -80,8 +80,9 @@ def _with_refresh(ahead: list[Action], shape: Shape) -> list[Action]:
     """New weights go out when the pipeline is filled: the first units have the links to themselves,
     and heads, which need the weights, are far away."""
     top = shape.stages - 1
-    first = (i for i, a in enumerate(ahead) if a.op == FORWARD and a.stage == top)
-    place = next(first, -1) + 1
+    filled = (i + 1 for i, a in enumerate(ahead) if a.op == FORWARD and a.stage == top)
+    heads = (i for i, a in enumerate(ahead) if a.op == HEAD)  # of stages without a batch
+    place = min(next(filled, 0), next(heads, len(ahead)))
     return [*ahead[:place], *shape.exchange(REFRESH), *ahead[place:]]
 
 
