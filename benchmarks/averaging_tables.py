@@ -163,6 +163,8 @@ def outer_quality() -> str:
         if not mine:
             continue
         tuned = those(mine, updates=short)
+        if tuned and len(tuned) < 3:  # not yet
+            continue
         best = min(tuned or mine, key=lambda one: one["result"]["valid_ppl"])
         run = best["run"]
         mine = those(mine, **{key: run[key] for key in SETTINGS})
