@@ -229,6 +229,17 @@ def test_gradients_are_those_of_finite_differences(smoothing, rows, narrow, monk
     assert torch.autograd.gradcheck(lambda x: loss(x, frozen, None), parameters[:1])
 
 
+def test_wide_rows_smoothed_unequally_as_narrow_ones(monkeypatch):
+    *parameters, target = inputs()
+    how = in_place.How(PAD, 0.1, vocabulary=20, others_V=torch.rand(11, dtype=torch.float64))
+    found = []
+    for narrow in (0, 11):
+        monkeypatch.setattr(in_place, "NARROW", narrow)
+        loss, nll, _ = in_place.cross_entropy(*parameters, target, how)
+        found.append((loss, nll, *torch.autograd.grad(loss, parameters)))
+    torch.testing.assert_close(*found)
+
+
 @pytest.mark.parametrize("scale", [1.0, 128.0])
 @pytest.mark.parametrize("rows", [100, 3])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
