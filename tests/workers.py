@@ -76,14 +76,19 @@ def lead(name: str, world: int, timeout: float, kill: bool) -> None:
         for rank in range(world)
     ]
     failed: list[int] = []
-    while running := [worker for worker in workers if worker.exitcode is None]:
-        if (failed and kill) or time.monotonic() > deadline:
-            break
-        processes.wait(running, seconds=max(0, deadline - time.monotonic()))
+
+    def note_failures() -> None:
         for rank in processes.failures(workers):
             if rank not in failed:
                 failed.append(rank)
                 note(folder, rank, f"failed: exit code {workers[rank].exitcode}")
+
+    while running := [worker for worker in workers if worker.exitcode is None]:
+        if (failed and kill) or time.monotonic() > deadline:
+            break
+        processes.wait(running, seconds=max(0, deadline - time.monotonic()))
+        note_failures()
+    note_failures()  # who ended since
     if running and not (failed and kill):
         for worker in running:
             worker.signal(signal.SIGUSR1)
@@ -111,12 +116,11 @@ def work(_, folder: Path, rank: int, world: int, function, args) -> None:
     backend = os.environ.get("PROCESS_GROUP", "gloo")
     if backend != "gloo":
         importlib.import_module(backend)
-    dist.init_process_group(backend, f"file://{folder}/store", rank=rank, world_size=world)
     try:
-        result = function(*args)
+        dist.init_process_group(backend, f"file://{folder}/store", rank=rank, world_size=world)
+        torch.save(function(*args), folder / f"{rank}.pt")
+        dist.barrier()  # nobody leaves while another one still talks to it
+        dist.destroy_process_group()
     except Exception:
         traceback.print_exc()
         sys.exit(1)  # as a worker that nobody watches: first it does what is to be done at its end
-    torch.save(result, folder / f"{rank}.pt")
-    dist.barrier()  # nobody leaves while another one still talks to it
-    dist.destroy_process_group()

@@ -11,7 +11,7 @@ With gloo every message has a work of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +20,9 @@ from torch import Tensor
 
 Message = tuple["Tensor | None", "Tensor | None", int]
 """what is sent, or where to receive it, and the other end's place in the group"""
+
+Operation = tuple[bool, Tensor, int]
+"""sends or receives, what, and the other end's global rank"""
 
 
 class Arrival:
@@ -51,45 +54,52 @@ class Transport:
     def exchange(self, messages: Iterable[Message], *, exact: bool = False) -> list[Arrival | None]:
         """Post messages; returns what arrives, in their order, `None` for what is sent. `exact`:
         nothing is rounded."""
-        operations: list[dist.P2POp] = []
+        operations: list[Operation] = []
         landings: list[tuple[Tensor, Tensor] | None] = []
         """of each message: where it lands, and where it belongs"""
         for out, into, peer in messages:
+            sends = into is None
             tensor = self._outgoing(out, exact) if into is None else self._landing(into, exact)
             landings.append(None if into is None else (tensor, into))
             if tensor.numel():
-                kind = dist.isend if into is None else dist.irecv
-                operations.append(dist.P2POp(kind, tensor, self.ranks[peer], self.group))
+                operations.append((sends, tensor, self.ranks[peer]))
         works = self._post(operations)
         return [m and Arrival(works.get(id(m[0])), *m) for m in landings]
 
-    def _post(self, operations: list[dist.P2POp]) -> dict[int, Any]:
+    def _post(self, operations: Sequence[Operation]) -> dict[int, Any]:
         """Tensor → the work of receiving it; sends are kept until they are gone (`drain`)."""
-        if self.grouped and operations:
-            works = dist.batch_isend_irecv(operations)
-            works = works if len(works) == len(operations) else works * len(operations)
-        else:
-            works = [op.op(op.tensor, op.peer, group=op.group) for op in operations]
         received = {}
-        for op, work in zip(operations, works):
-            if op.op is dist.irecv:
-                received[id(op.tensor)] = work
+        for (sends, tensor, _), work in zip(operations, self._works(operations)):
+            if sends:
+                self.under_way.append((work, tensor))
+                self.bytes_sent += tensor.numel() * tensor.element_size()
             else:
-                self.under_way.append((work, op.tensor))
-                self.bytes_sent += op.tensor.numel() * op.tensor.element_size()
+                received[id(tensor)] = work
         return received
+
+    def _works(self, operations: Sequence[Operation]) -> list[Any]:
+        if not self.grouped or not operations:
+            return [
+                (dist.isend if sends else dist.irecv)(tensor, rank, group=self.group)
+                for sends, tensor, rank in operations
+            ]
+        works = dist.batch_isend_irecv([
+            dist.P2POp(dist.isend if sends else dist.irecv, tensor, rank, self.group)
+            for sends, tensor, rank in operations
+        ])  # fmt: skip
+        return works if len(works) == len(operations) else works * len(operations)
 
     def _outgoing(self, tensor: Tensor | None, exact: bool) -> Tensor:
         assert tensor is not None
-        return tensor.contiguous().to(tensor.dtype if exact else self.on_the_way(tensor))
+        return tensor.contiguous().to(tensor.dtype if exact else self.message_dtype(tensor))
 
     def _landing(self, into: Tensor, exact: bool) -> Tensor:
-        dtype = into.dtype if exact else self.on_the_way(into)
+        dtype = into.dtype if exact else self.message_dtype(into)
         if dtype == into.dtype and into.is_contiguous():
             return into
         return torch.empty(into.shape, dtype=dtype, device=into.device)
 
-    def on_the_way(self, tensor: Tensor) -> torch.dtype:
+    def message_dtype(self, tensor: Tensor) -> torch.dtype:
         """The type in which such a message travels."""
         return self.dtype if self.dtype is not None and tensor.is_floating_point() else tensor.dtype
 

@@ -14,7 +14,7 @@ MOST = 4000
 """spans of a row: of more the narrowest are left out, which nobody sees"""
 
 
-class Bar(NamedTuple):
+class Stretch(NamedTuple):
     kind: str
     """one of the kinds in the page's style"""
     name: str
@@ -23,7 +23,7 @@ class Bar(NamedTuple):
     """milliseconds"""
 
 
-def timeline(title: str, rows: Sequence[tuple[str, Sequence[Bar]]], until: float) -> str:
+def timeline(title: str, rows: Sequence[tuple[str, Sequence[Stretch]]], until: float) -> str:
     """`rows`: name and bars of each, the first one at the bottom. `until`: where the scale ends."""
     lanes = [
         f'<div class="lane"><span>{text(name)}</span><svg viewBox="0 0 {WIDTH} 1" '
@@ -40,7 +40,7 @@ def timeline(title: str, rows: Sequence[tuple[str, Sequence[Bar]]], until: float
     return f'<div class="lanes"><h3>{text(title)}</h3>{"".join(lanes)}{foot}</div>'
 
 
-def _bars(bars: Sequence[Bar], until: float) -> str:
+def _bars(bars: Sequence[Stretch], until: float) -> str:
     narrow = sorted((bar.end - bar.begin for bar in bars), reverse=True)
     least = narrow[MOST] if len(narrow) > MOST else 0.0
     return "".join(

@@ -43,9 +43,9 @@ def html(panels: Sequence[Panel]) -> str:
 
 
 def _timeline(panel: Panel, until: float) -> str:
-    rows: list[list[timelines.Bar]] = [[] for _ in panel.labels]
+    rows: list[list[timelines.Stretch]] = [[] for _ in panel.labels]
     for span in panel.timeline.spans:
         what = KINDS[span.kind][1] if span.name in (span.kind, "") else span.name
-        bar = timelines.Bar(span.kind, what, 1000 * span.begin, 1000 * span.end)
+        bar = timelines.Stretch(span.kind, what, 1000 * span.begin, 1000 * span.end)
         rows[span.worker].append(bar)
     return timelines.timeline(panel.title, list(zip(panel.labels, rows)), until)

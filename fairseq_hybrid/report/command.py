@@ -55,14 +55,14 @@ def main() -> None:
 
 def run(options: argparse.Namespace) -> None:
     output = Path(options.output)
-    check_output(output)
+    validate_output(output)
     found = [runs.open_run(path) for path in options.runs]
-    runs.named_apart(found, options.runs)
+    runs.distinguish(found, options.runs)
     write(make_page(found, options.samples), output)
     print(output)
 
 
-def check_output(output: Path) -> None:
+def validate_output(output: Path) -> None:
     """Refuse what is no page of ours."""
     if output.is_dir():
         raise UserError(f"--output {output} is a folder: give a file")

@@ -158,7 +158,7 @@ def _name(given: Path, file: Path) -> str:
     return path.parent.name if path.name in FOLDERS and path.parent.name else path.name
 
 
-def named_apart(runs: Sequence[Run], paths: Sequence[str]) -> None:
+def distinguish(runs: Sequence[Run], paths: Sequence[str]) -> None:
     """Give runs of the same name the paths that were typed."""
     names = [run.name for run in runs]
     for run, path in zip(runs, paths):

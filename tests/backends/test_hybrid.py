@@ -479,8 +479,8 @@ def test_the_timeline_has_every_worker(traced):
             # all 4 + 4 layers of both batches forward and back, in one chunk or more
             for kind in ("encoder", "decoder"):
                 for batch in "01":
-                    assert any(e["name"] == f"{kind} {batch}.0" for e in inside)
-                    assert any(e["name"] == f"back {kind} {batch}.0" for e in inside)
+                    assert any(e["name"] == f"forward {kind} {batch}.0" for e in inside)
+                    assert any(e["name"] == f"backward {kind} {batch}.0" for e in inside)
 
 
 # What goes wrong

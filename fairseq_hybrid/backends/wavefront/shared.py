@@ -265,11 +265,11 @@ class Messages:
     @property
     def bytes_of_a_number(self) -> tuple[int, int]:
         """That a link carries: of a gradient, of a weight."""
-        return self.transport.on_the_way(self.like).itemsize, self.like.element_size()
+        return self.transport.message_dtype(self.like).itemsize, self.like.element_size()
 
     def send_gradients(self, pieces: Sequence[Tensor], owner: int) -> None:
         flat = flatten(list(pieces))
-        self.bytes_sent += flat.numel() * self.transport.on_the_way(flat).itemsize
+        self.bytes_sent += flat.numel() * self.transport.message_dtype(flat).itemsize
         self.transport.exchange([(flat, None, owner)])
 
     def receive_gradients(self, size: int, user: int) -> Arrival:
