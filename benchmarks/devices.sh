@@ -30,10 +30,11 @@
 # print theirs): operations a device does in the time in which its link carries one byte,
 #
 #   FLOP per byte                    device          link
-#       70    a core of 80 GFLOP/s                   loopback of the same machine, 1.1 GB/s
-#      256                                           2.5 Gbit/s: 0.31 GB/s
-#      640                                           1 Gbit/s: 0.125 GB/s
-#    1,152    0.45 of it, 36 GFLOP/s                 250 Mbit/s: 0.031 GB/s
+#      210    a core of 235 GFLOP/s                  loopback of the same machine, 1.1 GB/s
+#      750                                           2.5 Gbit/s: 0.31 GB/s
+#    1,880                                           1 Gbit/s: 0.125 GB/s
+#    1,770    0.45 of it, 106 GFLOP/s                500 Mbit/s: 0.060 GB/s
+#    3,540                                           250 Mbit/s: 0.030 GB/s
 #    1,400    V100, 14 TFLOP/s (float32)             PCIe 3: 10 GB/s
 #      650    A100, 19.5 TFLOP/s (float32)           PCIe 4, 30 GB/s in practice
 #   10,400    A100, 312 TFLOP/s (bfloat16)           the same

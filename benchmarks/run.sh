@@ -19,7 +19,7 @@ RESULTS=benchmarks/results
 ALL=(translation_single loss translation_parallel translation_2500mbit translation_1gbit
   translation_parallel_multi30k translation_2500mbit_multi30k translation_1gbit_multi30k
   four_none four_1gbit four_500mbit four_250mbit language_model averaging averaging_large planning two_hosts)
-FOUR=(single legacy_ddp pytorch_ddp fp16_hook whole_head hybrid decoupled bf16)
+FOUR=(single pytorch_ddp whole_head hybrid decoupled bf16)
 NETWORK=(single legacy_ddp pytorch_ddp hybrid decoupled)
 
 need() { # VARIABLE

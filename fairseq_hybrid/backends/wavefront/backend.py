@@ -224,7 +224,7 @@ class WavefrontParallel(Backend):
             dist.all_reduce(torch.zeros(1, device=self.ownership.device), group=group)
         layer, output = self.parts.encoder_layers[-1], self.parts.head.output
         rank = dist.get_rank()
-        mine = measure(layer, output) if rank == 0 else [0.0] * 6
+        mine = measure(layer, output) if rank == 0 else [0.0] * 7
         like = output.weight.detach()
         link = measure_link(self.group.ranks, self.transport.group, like)
         self.measured = agree([*mine, *link], self.everyone_meta)

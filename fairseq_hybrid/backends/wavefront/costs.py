@@ -28,6 +28,7 @@ from fairseq_hybrid.backends.wavefront.schedule import (
     OUTPUT_GRAD,
     REDUCE,
     REFRESH,
+    SEND,
     STATE,
     WEIGHT_GRAD,
     WHOLE,
@@ -62,9 +63,14 @@ class Measured(NamedTuple):
     """weights' gradients, where they come late"""
     product_row: float
     """of the output weights"""
+    unit: float
+    """of a layer: what a chunk takes beside its steps, in either direction"""
     latency: float
     bandwidth: float
     """bytes per second"""
+    message: float
+    """processor time of either end"""
+    message_byte: float
 
     @property
     def link(self) -> Link:
@@ -81,9 +87,11 @@ def measure(layer: LSTMLayer, output: nn.Linear) -> list[float]:
         row = max(b - a, 1e-9) / (STEPS * (MANY - FEW))
         found += [max(a / STEPS - FEW * row, 0.0), row]
     weight_row = many[2] / (STEPS * MANY)
+    pieces = min(_layer(like, MANY, 1)[0] for _ in range(REPEATS))
+    unit = max(pieces - many[0], 0.0) / (STEPS - 1)
     x = output.weight.new_zeros(MANY, output.in_features)
     product = statistics.median(_seconds(lambda: linear(x, output.weight)) for _ in range(REPEATS))
-    return [*found, weight_row, product / MANY]
+    return [*found, weight_row, product / MANY, unit]
 
 
 def _repeat(layer: LSTMLayer, sentences: int) -> list[tuple[float, float, float]]:
@@ -91,7 +99,7 @@ def _repeat(layer: LSTMLayer, sentences: int) -> list[tuple[float, float, float]
 
 
 @torch.no_grad()
-def _layer(layer: LSTMLayer, sentences: int) -> tuple[float, float, float]:
+def _layer(layer: LSTMLayer, sentences: int, chunk: int = STEPS) -> tuple[float, float, float]:
     """Forward, backward, weights' gradients of a stage with one layer."""
     weight = layer.lstm.weight_hh_l0
     packing = Packing.from_tokens(torch.ones(sentences, STEPS, dtype=torch.long), pad=0)
@@ -99,10 +107,11 @@ def _layer(layer: LSTMLayer, sentences: int) -> tuple[float, float, float]:
     x_NI = weight.new_zeros(sentences * STEPS, layer.lstm.input_size)
     zeros = weight.new_zeros(sentences, layer.hidden_size)
     stack = make_stack([layer], packing, x_NI, [(zeros, zeros)])
-    forward = _seconds(lambda: stack.forward(0, STEPS))
+    starts = range(0, STEPS, chunk)
+    forward = _seconds(lambda: [stack.forward(t, t + chunk) for t in starts])
     stack.begin_backward(None)
-    dy = weight.new_zeros(sentences * STEPS, layer.hidden_size)
-    backward = _seconds(lambda: stack.backward(0, STEPS, dy))
+    dy = weight.new_zeros(sentences * chunk, layer.hidden_size)
+    backward = _seconds(lambda: [stack.backward(t, t + chunk, dy) for t in reversed(starts)])
     weights = _seconds(stack.weight_gradients)
     return forward, backward, weights
 
@@ -120,15 +129,16 @@ def _synchronize() -> None:
         torch.cuda.synchronize()
 
 
-def measure_link(ranks: Sequence[int], group: Any, like: Tensor) -> tuple[float, float]:
-    """Latency and bytes per second between the first two of a group."""
+def measure_link(ranks: Sequence[int], group: Any, like: Tensor) -> list[float]:
+    """Of messages between the first two of a group: latency, bytes per second, and the processor
+    time that a message and a byte of it take either end."""
     if len(ranks) < 2:
-        return 0.0, float("inf")
-    me = dist.get_rank()
-    seconds = []
+        return [0.0, float("inf"), 0.0, 0.0]
+    me, found = dist.get_rank(), []
     for size in (1, PROBE):
         message, times = like.new_zeros(size), []
-        for _ in range(REPEATS):
+        busy = time.process_time()
+        for _ in range(2 * REPEATS):
             begin = time.perf_counter()
             for source, target in (ranks[:2], ranks[1::-1]):
                 if me == source:
@@ -137,9 +147,12 @@ def measure_link(ranks: Sequence[int], group: Any, like: Tensor) -> tuple[float,
                     dist.recv(message, source, group=group)
             _synchronize()
             times.append((time.perf_counter() - begin) / 2)
-        seconds.append(min(times))
+        found.append((min(times), (time.process_time() - busy) / (4 * REPEATS)))
     moved = (PROBE - 1) * like.element_size()
-    return seconds[0], moved / max(seconds[1] - seconds[0], 1e-9)
+    (latency, message), (seconds, busy) = found
+    return [
+        latency, moved / max(seconds - latency, 1e-9), message, max(busy - message, 0.0) / moved
+    ]  # fmt: skip
 
 
 def agree(mine: Sequence[float], group: Any) -> Measured:
@@ -199,13 +212,15 @@ class UpdateCosts:
             return self._rows(stage) * (products * m.product_row + decoder)
         if action.op == OUTPUT_GRAD:
             return self.postpones * self._rows(stage) * m.product_row
+        if action.op == SEND:
+            return m.message + self.size(action) * m.message_byte
         return 0.0
 
     def _unit(self, stage: int, unit: Unit, step: float, row: float) -> float:
         begin, end = self.batches[unit.batch].times(unit)
         rows = self.batches[unit.batch].chunk(unit)
         one = (end - begin) * step + (rows.stop - rows.start) * row
-        return self.layers(stage, unit) * one
+        return self.layers(stage, unit) * (one + self.measured.unit)
 
     def _rows(self, stage: int) -> int:
         """That are scored there."""
