@@ -128,7 +128,7 @@ def parse() -> argparse.Namespace:
         help="with train.de and train.en (default: the variable MULTI30K)")  # fmt: skip
     add("--cache", type=Path, help="keep the prepared text here (default: nowhere)")
     options = parser.parse_args()
-    crew.check_options(parser, options)
+    crew.validate_options(parser, options)
     if options.vocab != "words" and not options.vocab.isdecimal():
         parser.error(f"--vocab {options.vocab}: give a number of pieces, or words")
     if options.multi30k is None or not (options.multi30k / "train.de").exists():

@@ -69,7 +69,7 @@ def sampled_quality() -> str:
             means = [f"{statistics.mean(r[key] for r in runs):.1f}" for key in ("bleu", "chrf")]
             rows.append([f"{system}, mean", "–", "–", *means])
     titles = ["", "seed", "updates", "BLEU", "chrF"]
-    command = "python benchmarks/sampled_translation.py --data FOLDER --out OUT --vocab 8000 "
+    command = "python benchmarks/sampled_translation.py --data FOLDER --out FOLDER --vocab 8000 "
     command += "--updates 2000"
     return table(titles, rows, result, file, command)
 

@@ -174,11 +174,11 @@ def parallel(file: str, workload: str) -> str:
 
 FOUR_TITLES = {
     **{name: title.replace("2 workers", "4 workers") for name, title in PARALLEL_TITLES.items()},
-    "fp16_hook": "4 workers, `pytorch_ddp --ddp-comm-hook fp16`",
-    "whole_head": "4 workers, `hybrid --hybrid-head whole`",
-    "bf16": "4 workers, `hybrid --hybrid-messages bf16`",
-    "hybrid_feeding": "4 workers, `hybrid --input-feeding`",
-    "replicas": "4 workers, `hybrid --hybrid-stages 2`",
+    "fp16_hook": "4 workers, `pytorch_ddp`, `--ddp-comm-hook fp16`",
+    "whole_head": "4 workers, `hybrid`, `--hybrid-head whole`",
+    "bf16": "4 workers, `hybrid`, `--hybrid-messages bf16`",
+    "hybrid_feeding": "4 workers, `hybrid`, `--input-feeding`",
+    "replicas": "4 workers, `hybrid`, `--hybrid-stages 2`",
 }
 FOUR_LINKS = {
     "none": "no limit",

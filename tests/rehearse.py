@@ -86,13 +86,14 @@ def under_torchrun(words: list[str]) -> None:
 
 
 def benchmark(path: str) -> None:
-    """One of benchmarks/*.py: they begin to work in `run`, crew's or their own, or in `prepare`."""
+    """One of benchmarks/*.py: they begin to work in `run`, crew's or their own, `prepare` or
+    `measure`."""
     sys.path.insert(0, os.path.dirname(path))
     spec = importlib.util.spec_from_file_location("benchmark", path)
     module = sys.modules["benchmark"] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     for place in (module, sys.modules.get("crew")):
-        for name in ("run", "prepare"):
+        for name in ("run", "prepare", "measure"):
             if hasattr(place, name):
                 setattr(place, name, begin)
     module.main()

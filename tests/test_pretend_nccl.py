@@ -8,14 +8,14 @@ import torch.distributed as dist
 from workers import WorkerError, run_workers
 
 
-def run(function, world: int = 2, slots: int = 1, *args) -> list:
+def run(function, world: int = 2, slots: int = 1, *args, kill: bool = True) -> list:
     group = {"PROCESS_GROUP": "pretend_nccl", "PRETEND_NCCL_SLOTS": str(slots)}
-    return run_workers(function, world, *args, timeout=60, **group)
+    return run_workers(function, world, *args, timeout=60, kill=kill, **group)
 
 
 def refusal(function, world: int = 2, slots: int = 1) -> str:
     with pytest.raises(WorkerError) as caught:
-        run(function, world, slots)
+        run(function, world, slots, kill=False)
     assert not caught.value.hung
     errors = "\n".join(caught.value.errors.values())
     assert "WrongProgramError" in errors
