@@ -202,8 +202,8 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=0.002)
     options = parser.parse_args()
     if not options.table:
-        if options.data is None or not (Path(options.data) / "test2016.en").exists():
-            parser.error(f"--data {options.data}: no test2016.en there; see examples/translation")
+        if options.data is None:
+            parser.error("--data FOLDER (or the variable MULTI30K) must say where the text is")
         data = prepare(options.data, options.out / f"data-{options.vocab}", options.vocab)
         for seed in options.seeds:
             for system in options.systems:
